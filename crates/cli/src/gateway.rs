@@ -161,7 +161,8 @@ pub(crate) async fn bind(
         None => OpenCalls::in_memory(),
         Some(folder) => OpenCalls::open(folder).map_err(|error| Failure::Usage(error.to_string()))?,
     };
-    let options = GatewayOptions { config, earmark: Arc::new(Remote::new(client)), calls, has_key };
+    let remote = Remote::new(client).map_err(|error| Failure::Usage(error.to_string()))?;
+    let options = GatewayOptions { config, earmark: Arc::new(remote), calls, has_key };
     Gateway::bind(options).await.map_err(failure)
 }
 

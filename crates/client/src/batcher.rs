@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use earmark_trace::carried;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::client::Client;
@@ -58,6 +59,8 @@ pub(crate) struct Batcher<I: Item>(Arc<Shared<I>>);
 struct Shared<I: Item> {
     client: Client,
     options: BatchOptions,
+    /// The runtime that sends. That of a caller may stop while its batch has items of others.
+    handle: Handle,
     queues: Mutex<Queues<I>>,
 }
 
@@ -75,11 +78,11 @@ struct Queue<I: Item> {
 }
 
 impl<I: Item> Batcher<I> {
-    pub(crate) fn new(client: Client, options: BatchOptions) -> Batcher<I> {
+    pub(crate) fn new(client: Client, options: BatchOptions, handle: Handle) -> Batcher<I> {
         let BatchOptions { in_flight_max, waiting_max } = options;
         let options = BatchOptions { in_flight_max: in_flight_max.max(1), waiting_max: waiting_max.max(1) };
         let queues = Mutex::new(Queues { of_clients: HashMap::new(), waiting: 0 });
-        Batcher(Arc::new(Shared { client, options, queues }))
+        Batcher(Arc::new(Shared { client, options, handle, queues }))
     }
 
     /// Sends one item in a batch with other waiting items. An answer after its deadline is not needed.
@@ -87,7 +90,7 @@ impl<I: Item> Batcher<I> {
         let (reply, answer) = oneshot::channel();
         if let Some(sender) = self.0.push(Waiting { item, deadline, reply })? {
             // Boxed: a large future would be copied several times.
-            tokio::spawn(Box::pin(carried(sender.run())));
+            self.0.handle.spawn(Box::pin(carried(sender.run())));
         }
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
@@ -184,10 +187,14 @@ impl<I: Item> Drop for Sender<I> {
         if self.is_done {
             return;
         }
-        // Its runtime has stopped. Callers that wait must not wait forever.
+        // The runtime has stopped. Callers that wait must not wait forever.
         let mut queues = self.shared.lock();
-        if let Some(queue) = queues.of_clients.remove(&self.client) {
-            queues.waiting -= queue.waiting.len();
+        let Some(queue) = queues.of_clients.get_mut(&self.client) else { return };
+        queue.in_flight -= 1;
+        if queue.in_flight == 0 {
+            let waiting = queue.waiting.len();
+            queues.of_clients.remove(&self.client);
+            queues.waiting -= waiting;
         }
     }
 }

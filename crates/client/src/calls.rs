@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::LeaseId;
+use tokio::runtime::Handle;
 
 use crate::batcher::{BatchOptions, Batcher};
 use crate::call::{Call, CallAnswer, CallCompleted, CallOutcome};
@@ -10,6 +11,7 @@ use crate::client::Client;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::key::ClientKey;
+use crate::options::OptionsError;
 use crate::request::{CompleteCall, Item, PlaceCall};
 
 /// Sends calls and their ends in batches, while as many requests are under way as [`BatchOptions`] allow. The retry
@@ -21,11 +23,15 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Calls of this client, whose protocol is HTTP.
-    #[must_use]
-    pub fn new(client: Client, batching: BatchOptions) -> Calls {
-        let (calls, completes) = (Batcher::new(client.clone(), batching), Batcher::new(client.clone(), batching));
-        Calls { client, calls, completes }
+    /// Calls of this client, whose protocol is HTTP. The runtime of the caller sends them.
+    ///
+    /// # Errors
+    /// [`OptionsError::NoRuntime`] outside of a runtime.
+    pub fn new(client: Client, batching: BatchOptions) -> Result<Calls, OptionsError> {
+        let handle = Handle::try_current().map_err(|_| OptionsError::NoRuntime)?;
+        let calls = Batcher::new(client.clone(), batching, handle.clone());
+        let completes = Batcher::new(client.clone(), batching, handle);
+        Ok(Calls { client, calls, completes })
     }
 
     /// As [`Client::call`].

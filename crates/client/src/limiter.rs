@@ -172,9 +172,9 @@ impl Limiter {
         let batching = options.batching.filter(|_| client.book().is_none());
         #[cfg(not(feature = "local"))]
         let batching = options.batching;
-        let reserves = batching.map(|batching| Batcher::new(client.clone(), batching));
-        let extends = batching.map(|batching| Batcher::new(client.clone(), batching));
-        let completes = batching.map(|batching| Batcher::new(client.clone(), batching));
+        let reserves = batching.map(|batching| Batcher::new(client.clone(), batching, handle.clone()));
+        let extends = batching.map(|batching| Batcher::new(client.clone(), batching, handle.clone()));
+        let completes = batching.map(|batching| Batcher::new(client.clone(), batching, handle.clone()));
         Ok(Limiter(Arc::new(Shared {
             client: client.clone(),
             reserves,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use earmark_client::core::{Definition, LeaseId, LimitKey, OnTimeout};
 use earmark_client::{
     BatchOptions, Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Calls, Client,
-    ClientKey, Deadline, ExtendAnswer, Failure, Identity,
+    ClientKey, Deadline, ExtendAnswer, Failure, Identity, OptionsError,
 };
 
 /// Seconds for who a client is. The client waits for it.
@@ -57,10 +57,12 @@ pub struct Remote {
 
 impl Remote {
     /// Earmark on the servers of this client, whose protocol is HTTP.
-    #[must_use]
-    pub fn new(client: Client) -> Remote {
+    ///
+    /// # Errors
+    /// Those of [`Calls::new`].
+    pub fn new(client: Client) -> Result<Remote, OptionsError> {
         let batching = BatchOptions { in_flight_max: IN_FLIGHT_MAX, ..BatchOptions::default() };
-        Remote { calls: Calls::new(client.clone(), batching), client }
+        Ok(Remote { calls: Calls::new(client.clone(), batching)?, client })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use earmark_client::{
     ApiKey, BatchOptions, Call, CallDecision, CallExtension, CallOutcome, CallResult, CallUsage, Calls, Certainty,
@@ -190,10 +191,38 @@ async fn allowing() -> ScriptedServer {
     .await
 }
 
+fn one_at_a_time(script: &ScriptedServer) -> Calls {
+    Calls::new(script.client(), BatchOptions { in_flight_max: 1, ..BatchOptions::default() }).unwrap()
+}
+
+/// The runtime of the first caller sent a batch. While it stood still, all other callers waited.
+#[tokio::test]
+async fn a_runtime_that_stands_still_keeps_no_other_caller_waiting() {
+    let script = allowing().await;
+    let calls = Arc::new(one_at_a_time(&script));
+    let first = Arc::clone(&calls);
+    let still = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let call = call();
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = first.call(&call, None, soon()) => {}
+                () = std::future::ready(()) => {}
+            }
+        });
+        runtime
+    });
+    let still = still.await.unwrap();
+    let answer = tokio::time::timeout(Duration::from_secs(5), calls.call(&call(), None, soon())).await;
+    assert!(matches!(answer, Ok(Ok(_))), "{answer:?}");
+    still.shutdown_background();
+}
+
 #[tokio::test]
 async fn calls_of_one_client_share_requests_and_those_of_another_never_do() {
     let script = allowing().await;
-    let calls = Arc::new(Calls::new(script.client(), BatchOptions { in_flight_max: 1, ..BatchOptions::default() }));
+    let calls = Arc::new(one_at_a_time(&script));
     let mut callers = Vec::new();
     for number in 0..40 {
         let (calls, tenant) = (Arc::clone(&calls), if number % 2 == 0 { "acme" } else { "globex" });
@@ -231,7 +260,7 @@ async fn calls_of_one_client_share_requests_and_those_of_another_never_do() {
 #[tokio::test]
 async fn a_call_that_is_not_allowed_fails_alone_and_not_the_batch_that_it_is_in() {
     let script = allowing().await;
-    let calls = Arc::new(Calls::new(script.client(), BatchOptions::default()));
+    let calls = Arc::new(Calls::new(script.client(), BatchOptions::default()).unwrap());
     let mut callers = Vec::new();
     for number in 0..20 {
         let (calls, model) = (Arc::clone(&calls), if number == 7 { "bad" } else { "good" });

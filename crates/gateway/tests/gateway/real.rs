@@ -124,7 +124,7 @@ impl Real {
     async fn gateway(&self, upstream: &Upstream, key: Option<&str>, calls: OpenCalls) -> Running {
         let mut options = ClientOptions::of(&[&self.url]).unwrap();
         options.key = key.map(|key| ApiKey::new(key).unwrap());
-        let remote = Remote::new(Client::new(options).unwrap());
+        let remote = Remote::new(Client::new(options).unwrap()).unwrap();
         let earmark = (Double::default(), Arc::new(remote) as Arc<_>);
         Running::before(&config(upstream, ""), upstream.clone(), earmark, calls, key.is_some()).await
     }
@@ -135,7 +135,7 @@ impl Real {
 
     /// A gateway with `more` in the configuration of its first upstream.
     async fn open_with(&self, upstream: &Upstream, more: &str) -> Running {
-        let remote = Remote::new(Client::new(ClientOptions::of(&[&self.url]).unwrap()).unwrap());
+        let remote = Remote::new(Client::new(ClientOptions::of(&[&self.url]).unwrap()).unwrap()).unwrap();
         let earmark = (Double::default(), Arc::new(remote) as Arc<_>);
         Running::before(&config(upstream, more), upstream.clone(), earmark, OpenCalls::in_memory(), false).await
     }
@@ -457,7 +457,7 @@ async fn a_gateway_finds_the_credit_limits_that_release_what_is_not_settled() {
     let own = real.key("gateway", json!({})).await;
     let mut options = ClientOptions::of(&[&real.url]).unwrap();
     options.key = Some(ApiKey::new(&own).unwrap());
-    let remote = Remote::new(Client::new(options).unwrap());
+    let remote = Remote::new(Client::new(options).unwrap()).unwrap();
     let keys: Vec<String> = remote.releasing().await.unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(keys, ["usd", "{tenant}:usd"]);
 }
@@ -471,7 +471,7 @@ async fn a_gateway_needs_a_key_of_its_role() {
     {
         let mut options = ClientOptions::of(&[&real.url]).unwrap();
         options.key = key.map(|key| ApiKey::new(key).unwrap());
-        let earmark = Arc::new(Remote::new(Client::new(options).unwrap()));
+        let earmark = Arc::new(Remote::new(Client::new(options).unwrap()).unwrap());
         let config = earmark_gateway::config::Config::parse(&config(&upstream, "")).unwrap();
         let calls = OpenCalls::in_memory();
         let options = earmark_gateway::GatewayOptions { config, earmark, calls, has_key: key.is_some() };
