@@ -196,7 +196,9 @@ impl Body for Answer {
         let Answer { body, noted, rest } = &mut *self;
         let Some((progress, number)) = noted else { return Pin::new(body).poll_frame(context) };
         let bytes = rest.split_to(rest.len().min(PART_BYTES_MAX));
-        Poll::Ready(Some(Ok(Frame::data(Part::new(bytes, progress, *number)))))
+        progress.gave(*number);
+        let part = Part { bytes, progress: Arc::clone(progress), answer: *number };
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(part)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -214,13 +216,6 @@ struct Part {
     bytes: Bytes,
     progress: Arc<Progress>,
     answer: u64,
-}
-
-impl Part {
-    fn new(bytes: Bytes, progress: &Arc<Progress>, answer: u64) -> Bytes {
-        progress.gave(answer);
-        Bytes::from_owner(Part { bytes, progress: Arc::clone(progress), answer })
-    }
 }
 
 impl AsRef<[u8]> for Part {

@@ -56,7 +56,7 @@ async fn find_one(app: &App, own: &NamespaceName, key: &LimitKey) -> Result<Opti
 pub(super) fn answer(amounts: &[Amount], found: &[Option<Found>], now: UnixMs) -> ReserveAnswer {
     let parts = || amounts.iter().zip(found);
     let by_name = parts().filter_map(|(Amount { key, .. }, found)| refused_by_name(key, found.as_ref(), now));
-    if let Some((_, refusal)) = by_name.min_by_key(|(key, _)| place(*key)) {
+    if let Some((_, refusal)) = by_name.min_by_key(|(key, _)| place(key)) {
         return ReserveAnswer::Refused(refusal);
     }
     let parts: Vec<(&Amount, &Found)> = parts().filter_map(|(amount, found)| Some((amount, found.as_ref()?))).collect();
@@ -73,7 +73,7 @@ pub(super) fn answer(amounts: &[Amount], found: &[Option<Found>], now: UnixMs) -
         .filter(is_full)
         .map(|(amount, found)| (amount.amount > found.usage.capacity, &amount.key))
         .collect();
-    full.sort_by_cached_key(|(never, key)| (Reverse(*never), place(*key)));
+    full.sort_by_cached_key(|(never, key)| (Reverse(*never), place(key)));
     match (full.first(), shortage) {
         (Some((never, _)), _) => {
             let limited_by = full.iter().map(|(_, key)| (*key).clone()).collect();
@@ -87,8 +87,8 @@ pub(super) fn answer(amounts: &[Amount], found: &[Option<Found>], now: UnixMs) -
 }
 
 /// The place of a key among those of a reserve: own limits first, then those of other namespaces.
-fn place(key: &LimitKey) -> (Option<(NamespaceName, LimitKey)>, &LimitKey) {
-    (key.foreign(), key)
+fn place<'a>(key: &&'a LimitKey) -> (Option<(NamespaceName, LimitKey)>, &'a LimitKey) {
+    (key.foreign(), *key)
 }
 
 /// The first limit by key whose account does not exist, else the first whose account cannot pay all that is asked of it.
@@ -104,7 +104,7 @@ fn shortage<'a>(parts: &[(&'a Amount, &'a Found)]) -> Option<(CreditShortage, &'
             Err(why) => Some((*why, key)),
         }
     });
-    short.min_by_key(|(why, key)| (*why != CreditShortage::UnknownAccount, place(*key)))
+    short.min_by_key(|(why, key)| (*why != CreditShortage::UnknownAccount, place(key)))
 }
 
 fn is_same_payer(one: &CreditTerms, other: &CreditTerms) -> bool {
