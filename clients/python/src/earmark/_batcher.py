@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from ._wire import BATCH_BYTES_MAX, BATCH_MAX, Request, batch
 from .async_client import AsyncClient
-from .errors import Busy, Failure, Invalid
+from .errors import Busy, Failure, Invalid, Unexpected
 
 #: Requests with batches in flight at once, for each kind of item.
 IN_FLIGHT_MAX = 4
@@ -41,6 +42,17 @@ class Receiver(Protocol):
         ...
 
 
+async def _answer(client: AsyncClient, request: Request[Any], by: float) -> Any:
+    """The answer to a request, or its `Failure`. Callers wait for one of them, so that errors of the HTTP library and
+    of readers become a `Failure` too."""
+    try:
+        return await client.send(request, by)
+    except Exception as error:
+        failure = Unexpected(f"the request failed, and its outcome is unknown: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+
+
 class Sender:
     """Sends the requests of one limiter once each, in batches where the server takes batches."""
 
@@ -51,9 +63,13 @@ class Sender:
         #: The requests that travel alone. The event loop itself keeps only weak references to tasks.
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, request: Request[Any], by: float) -> asyncio.Future[Any]:
+    def ask(self, request: Request[Any], by: float) -> Awaitable[Any]:
         """The answer to a request, or its `Failure`."""
-        answer: asyncio.Future[Any] = self._client.loop().create_future()
+        loop = self._client.loop()
+        if request.batch_path is None or not self._is_batching:
+            # In the task of the caller: its cancellation ends the request, before the lease is given back.
+            return _answer(self._client, request, by)
+        answer: asyncio.Future[Any] = loop.create_future()
         self.put(request, by, answer)
         return answer
 
@@ -71,9 +87,15 @@ class Sender:
         batcher.put(request, by, receiver)
 
     async def _send(self, request: Request[Any], by: float, receiver: Receiver) -> None:
-        answer = await self._client.send(request, by)
-        if not receiver.done():
-            receiver.set_result(answer)
+        if receiver.done():
+            return
+        try:
+            answer = await _answer(self._client, request, by)
+            if not receiver.done():
+                receiver.set_result(answer)
+        except BaseException:
+            receiver.cancel()
+            raise
 
     def _ended(self, task: asyncio.Task[None], receiver: Receiver) -> None:
         self._tasks.discard(task)
@@ -127,9 +149,10 @@ class Batcher:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._senders.discard(task)
-        if task.cancelled():
-            # The event loop ends, or the program cancelled all tasks, this one perhaps before its first step.
+        if task in self._senders:
+            # It did not come to its end: the event loop ends, or the program cancelled all tasks, this one perhaps
+            # before its first step.
+            self._senders.discard(task)
             while self._waiting:
                 self._waiting.popleft()[2].cancel()
 
@@ -156,31 +179,38 @@ class Batcher:
 
     async def _send(self, items: list[_Waiting]) -> None:
         """Sends one batch, and hands every caller its own answer."""
-        # The request ends at the latest deadline: one caller in a hurry must not end the request of the others.
-        by = max([by for _, by, _ in items])
-        answers: Any
+        # The batches without an answer, the next one at the end.
+        batches = [items]
         try:
-            if len(items) == 1:
-                answers = [await self._client.send(items[0][0], by)]
-            else:
-                answers = await self._client.send(batch([request for request, _, _ in items], self._batch_path), by)
+            while batches:
+                items = batches[-1]
+                answers = await self._answers(items)
+                if isinstance(answers, Invalid) and len(items) > 1:
+                    # One malformed item makes the server refuse the whole batch, and nothing was executed. The others
+                    # must not fail with it.
+                    middle = len(items) // 2
+                    batches[-1:] = [items[middle:], items[:middle]]
+                    continue
+                if isinstance(answers, Failure):
+                    answers = [answers] * len(items)
+                for (_, _, receiver), answer in zip(items, answers, strict=True):
+                    if not receiver.done():
+                        receiver.set_result(answer)
+                batches.pop()
         except BaseException:
             # The event loop ends. The callers end with it, and their leases are settled elsewhere.
-            for _, _, receiver in items:
-                receiver.cancel()
+            for items in batches:
+                for _, _, receiver in items:
+                    receiver.cancel()
             raise
-        if isinstance(answers, Invalid) and len(items) > 1:
-            # One malformed item makes the server refuse the whole batch, and nothing was executed. The others must not
-            # fail with it.
-            middle = len(items) // 2
-            await self._send(items[:middle])
-            await self._send(items[middle:])
-            return
-        if isinstance(answers, Failure):
-            answers = [answers] * len(items)
-        for (_, _, receiver), answer in zip(items, answers, strict=True):
-            if not receiver.done():
-                receiver.set_result(answer)
+
+    async def _answers(self, items: list[_Waiting]) -> Any:
+        """The answers to one batch, or its failure."""
+        # The request ends at the latest deadline: one caller in a hurry must not end the request of the others.
+        by = max([by for _, by, _ in items])
+        if len(items) == 1:
+            return [await _answer(self._client, items[0][0], by)]
+        return await _answer(self._client, batch([request for request, _, _ in items], self._batch_path), by)
 
     def _next(self) -> list[_Waiting]:
         """The waiting items, as many as fit into one request. Items of callers that are gone are not sent: they have

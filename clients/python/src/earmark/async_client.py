@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -183,8 +184,9 @@ class AsyncClient:
                 await response.aclose()
         except BaseException:
             # A connection that failed or was cancelled may stay in the pool of the transport, where it is never ready
-            # and never freed. The next request takes a new one.
-            await transport.aclose()
+            # and never freed. The next request takes a new one. An error of the close must not hide a cancellation.
+            with suppress(Exception):
+                await transport.aclose()
             raise
         self._idle.append(transport)
         return response.status_code, bytes(body) if len(body) <= self.options.answer_bytes_max else None
