@@ -19,8 +19,8 @@ impl StoreDriver<'_> {
     }
 }
 
-/// A survey returns every debt, but only the largest and the smallest of the other postings, which are enough to choose
-/// what a plan spends.
+/// A survey returns every debt, but only the largest and the smallest of the other postings. A plan selects its inputs
+/// from these.
 pub async fn a_survey_shows_debts_and_the_ends_of_the_rest(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
