@@ -1,14 +1,15 @@
 //! `earmark accounts`: the accounts of a vault with their balances, or the vaults.
 
 use clap::Args;
-use earmark_client::http::{Method, encoded};
-use earmark_core::{AccountName, UnixMs, VaultName};
+use earmark_client::http::Method;
+use earmark_core::{AccountName, UnixMs};
 use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, ClientArgs};
 use crate::credit::{Balance, grouped};
 use crate::failure::{Done, Failure};
 use crate::output::{self, fitted};
+use crate::vault::{Parameter, VaultArgs};
 
 pub(crate) const HELP: &str = "\
 Amounts are in minor units of the asset. An account without credit has no amounts.
@@ -24,9 +25,8 @@ const PAGE_MAX: usize = earmark_admission::PAGE_MAX;
 
 #[derive(Args, Debug)]
 pub(crate) struct AccountsArgs {
-    /// Vault of the accounts
-    #[arg(long, default_value = VaultName::MAIN)]
-    vault: VaultName,
+    #[command(flatten)]
+    vault: VaultArgs,
     /// Only accounts whose name begins like this, such as team:
     #[arg(long, value_name = "TEXT")]
     prefix: Option<AccountName>,
@@ -84,14 +84,15 @@ struct Vaults {
 
 pub(crate) fn run(args: &AccountsArgs) -> Result<Done, Failure> {
     if args.vaults {
-        let vaults = client::block_on(args.read("/v1/vaults", |page: VaultPage| (page.vaults, page.next)))?;
+        let path = |query: &[Parameter]| args.vault.vaults(query);
+        let vaults = client::block_on(args.read(path, |page: VaultPage| (page.vaults, page.next)))?;
         output::show(args.client.json, &Vaults { vaults }, |found| {
             found.vaults.iter().map(|name| format!("{name}\n")).collect()
         })?;
         return Ok(Done::Ok);
     }
-    let path = format!("/v1/vaults/{}/accounts", encoded(args.vault.as_str()));
-    let accounts = client::block_on(args.read(&path, |page: AccountPage| (page.accounts, page.next)))?;
+    let path = |query: &[Parameter]| args.vault.path("accounts", query);
+    let accounts = client::block_on(args.read(path, |page: AccountPage| (page.accounts, page.next)))?;
     output::show(args.client.json, &Accounts { accounts }, |found| text(&found.accounts))?;
     Ok(Done::Ok)
 }
@@ -100,20 +101,19 @@ impl AccountsArgs {
     /// The list, page by page.
     async fn read<P: for<'a> Deserialize<'a>, T>(
         &self,
-        path: &str,
+        path: impl Fn(&[Parameter]) -> String,
         open: impl Fn(P) -> (Vec<T>, Option<String>),
     ) -> Result<Vec<T>, Failure> {
         let client = Client::new(&self.client.url())?;
         let count = self.count.map_or(usize::MAX, |count| count as usize);
         let (mut all, mut after) = (Vec::new(), None::<String>);
         loop {
-            let mut path = format!("{path}?page_size={}", PAGE_MAX.min(count - all.len()));
-            let named = [("prefix", self.prefix.as_ref().map(AccountName::as_str)), ("after", after.as_deref())];
-            for (name, value) in named {
-                if let Some(value) = value {
-                    path += &format!("&{name}={}", encoded(value));
-                }
-            }
+            let page_size = PAGE_MAX.min(count - all.len());
+            let path = path(&[
+                ("page_size", Some(page_size.to_string())),
+                ("prefix", self.prefix.as_ref().map(ToString::to_string)),
+                ("after", after),
+            ]);
             let (page, next) = open(client.call(Method::GET, &path, None).await?);
             all.extend(page);
             match next {

@@ -1,7 +1,6 @@
 //! `earmark balance`, `earmark grants` and `earmark audit`.
 
 use clap::Args;
-use earmark_client::http::encoded;
 use earmark_core::{AccountName, VaultName};
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +10,14 @@ use crate::failure::{Done, Failure};
 use crate::output;
 use crate::proof::{self, ProofCommand};
 use crate::request;
+use crate::vault::VaultArgs;
 
 pub(crate) const BALANCE_HELP: &str = "\
 Amounts are in minor units of the asset, such as cents or millionths of a dollar. HELD is reserved by open leases.
 
 Examples:
   earmark balance --vault main --account acme
+  earmark balance --namespace team --account acme
   earmark balance --vault main --account acme --json | jq -r '.balances[].available'";
 
 pub(crate) const GRANTS_HELP: &str = "\
@@ -44,9 +45,8 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {
-    /// Vault of the account
-    #[arg(long, default_value = VaultName::MAIN)]
-    vault: VaultName,
+    #[command(flatten)]
+    vault: VaultArgs,
     /// Account to show
     #[arg(long)]
     account: AccountName,
@@ -59,11 +59,10 @@ pub(crate) struct BalanceArgs {
 pub(crate) struct AuditArgs {
     #[command(subcommand)]
     proof: Option<ProofCommand>,
-    /// Vault to check
-    #[arg(long, default_value = VaultName::MAIN, conflicts_with = "changes")]
-    vault: VaultName,
+    #[command(flatten)]
+    vault: VaultArgs,
     /// List the change log, newest first, instead of checking a vault
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["vault", "namespace"])]
     changes: bool,
     #[command(flatten)]
     log: ChangesArgs,
@@ -119,9 +118,7 @@ struct Totals {
 }
 
 pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
-    let path =
-        format!("/v1/vaults/{}/accounts/{}/balances", encoded(args.vault.as_str()), encoded(args.account.as_str()));
-    let found: Balances = request::get(&args.client, &path)?;
+    let found: Balances = request::get(&args.client, &args.vault.account(&args.account, "balances", &[]))?;
     output::show(args.client.json, &found, |found| {
         if found.balances.is_empty() {
             return format!("{} has no credit\n", args.account);
@@ -139,9 +136,7 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
 }
 
 pub(crate) fn grants(args: &BalanceArgs) -> Result<Done, Failure> {
-    let path =
-        format!("/v1/vaults/{}/accounts/{}/grants", encoded(args.vault.as_str()), encoded(args.account.as_str()));
-    let found: Grants = request::get(&args.client, &path)?;
+    let found: Grants = request::get(&args.client, &args.vault.account(&args.account, "grants", &[]))?;
     output::show(args.client.json, &found, |found| {
         if found.grants.is_empty() {
             return format!("{} has no credit\n", args.account);
@@ -170,8 +165,8 @@ pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
     if args.changes {
         return changes::show(&args.client, &args.log);
     }
-    let audit: Audit = request::get(&args.client, &format!("/v1/vaults/{}/audit", encoded(args.vault.as_str())))?;
-    output::show(args.client.json, &audit, |audit| audit.text(&args.vault))?;
+    let audit: Audit = request::get(&args.client, &args.vault.path("audit", &[]))?;
+    output::show(args.client.json, &audit, |audit| audit.text(&args.vault.vault))?;
     Ok(if audit.balanced { Done::Ok } else { Done::Failed })
 }
 

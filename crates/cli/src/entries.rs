@@ -1,8 +1,8 @@
 //! `earmark entries`: the history of an account.
 
 use clap::{Args, ValueEnum};
-use earmark_client::http::{Method, encoded};
-use earmark_core::{AccountName, VaultName};
+use earmark_client::http::Method;
+use earmark_core::AccountName;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -11,6 +11,7 @@ use crate::credit::grouped;
 use crate::failure::{Done, Failure};
 use crate::moment;
 use crate::output;
+use crate::vault::VaultArgs;
 
 pub(crate) const HELP: &str = "\
 Every entry changes the available or the held credit of the account. Amounts are in minor units of the asset.
@@ -27,9 +28,8 @@ const COUNT_MAX: i64 = 1_000_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct EntriesArgs {
-    /// Vault of the account
-    #[arg(long, default_value = VaultName::MAIN)]
-    vault: VaultName,
+    #[command(flatten)]
+    vault: VaultArgs,
     /// Account
     #[arg(long)]
     account: AccountName,
@@ -109,12 +109,17 @@ impl EntriesArgs {
     }
 
     fn path(&self, missing: usize, after: Option<u64>) -> String {
-        let (vault, account) = (encoded(self.vault.as_str()), encoded(self.account.as_str()));
         let order = if self.order == Order::Asc { "asc" } else { "desc" };
         let page_size = missing.min(earmark_admission::PAGE_MAX);
-        let path = format!("/v1/vaults/{vault}/accounts/{account}/entries?order={order}&page_size={page_size}");
-        let named = [("since", self.since), ("until", self.until), ("after", after)].into_iter();
-        named.filter_map(|(name, value)| Some(format!("&{name}={}", value?))).fold(path, |path, part| path + &part)
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
+        let query = [
+            ("order", Some(order.to_owned())),
+            ("page_size", Some(page_size.to_string())),
+            ("since", number(self.since)),
+            ("until", number(self.until)),
+            ("after", number(after)),
+        ];
+        self.vault.account(&self.account, "entries", &query)
     }
 }
 
@@ -170,8 +175,8 @@ mod tests {
         };
         assert_eq!(path("--account a/b", None), "/v1/vaults/main/accounts/a%2Fb/entries?order=desc&page_size=1000");
         assert_eq!(
-            path("--account a --vault eu --order asc --since 1970-01-02 --until 1970-01-03", Some(7)),
-            "/v1/vaults/eu/accounts/a/entries?order=asc&page_size=1000&since=86400000&until=172800000&after=7"
+            path("--account a --vault eu --namespace a+b --order asc --since 1970-01-02 --until 1970-01-03", Some(7)),
+            "/v1/vaults/eu/accounts/a/entries?namespace=a%2Bb&order=asc&page_size=1000&since=86400000&until=172800000&after=7"
         );
     }
 

@@ -44,6 +44,7 @@ mod text_file;
 mod top;
 mod traces;
 mod usage;
+mod vault;
 mod watch;
 mod whoami;
 mod write;

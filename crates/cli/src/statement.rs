@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use earmark_client::http::{Method, encoded};
-use earmark_core::{AccountName, UnixMs, VaultName};
+use earmark_core::{AccountName, UnixMs};
 use serde_json::Value;
 
 use crate::client::{self, Client, ClientArgs};
@@ -10,6 +10,7 @@ use crate::credit::grouped;
 use crate::failure::{Done, Failure};
 use crate::moment;
 use crate::output;
+use crate::vault::VaultArgs;
 
 pub(crate) const HELP: &str = "\
 The balances include held credit. Opening, plus issued, received and transferred in, minus spent, transferred out,
@@ -26,9 +27,8 @@ Examples:
 pub(crate) struct StatementArgs {
     /// Account
     account: AccountName,
-    /// Vault of the account
-    #[arg(long, default_value = VaultName::MAIN)]
-    vault: VaultName,
+    #[command(flatten)]
+    vault: VaultArgs,
     /// Start of the period: a date such as 2026-01-31, or a duration back from now such as 30d
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     since: Option<u64>,
@@ -83,13 +83,15 @@ pub(crate) fn run(args: &StatementArgs) -> Result<Done, Failure> {
 
 impl StatementArgs {
     fn path(&self) -> String {
-        let (vault, account) = (encoded(self.vault.as_str()), encoded(self.account.as_str()));
         let format = if self.format == Format::Csv { "csv" } else { "json" };
-        let path = format!("/v1/vaults/{vault}/accounts/{account}/statement?format={format}");
-        let number = |name: &str, value: Option<u64>| Some(format!("&{name}={}", value?));
-        let label = self.group_by.as_deref().map(|label| format!("&group_by={}", encoded(label)));
-        let named = [number("since", self.since), number("until", self.until), label];
-        named.into_iter().flatten().fold(path, |path, part| path + &part)
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
+        let query = [
+            ("format", Some(format.to_owned())),
+            ("since", number(self.since)),
+            ("until", number(self.until)),
+            ("group_by", self.group_by.clone()),
+        ];
+        self.vault.account(&self.account, "statement", &query)
     }
 
     /// The first page, with the groups of all pages.

@@ -335,6 +335,7 @@ pub(crate) static ROUTES: [Route; 60] = [
         ..get("/v1/clients/{client_id}", Access::Read, |app, call| Box::pin(write::client(app, call)))
     },
     Route {
+        query: shape::CREDIT_QUERY,
         operation: "get_balances",
         about: "Lists the balances of an account by asset.",
         answers: &[answer(200, &["Balances"], "The balances."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -346,7 +347,7 @@ pub(crate) static ROUTES: [Route; 60] = [
         query: shape::VAULTS_QUERY,
         queue_cost: QueueCost::PerItem,
         operation: "list_vaults",
-        about: "Lists the vaults of the caller's namespace by name, in pages.",
+        about: "Lists the vaults of a namespace by name, in pages.",
         answers: &[answer(200, &["Vaults"], "A page."), BAD_QUERY, FAILED, OVERLOADED],
         ..get("/v1/vaults", Access::Read, |app, call| Box::pin(vaults::list(app, call)))
     },
@@ -359,6 +360,7 @@ pub(crate) static ROUTES: [Route; 60] = [
         ..get("/v1/vaults/{vault}/accounts", Access::Read, |app, call| Box::pin(vaults::accounts(app, call)))
     },
     Route {
+        query: shape::CREDIT_QUERY,
         operation: "get_grants",
         about: "Lists the grants of an account by asset, in spending order.",
         answers: &[answer(200, &["Grants"], "The grants."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -378,6 +380,7 @@ pub(crate) static ROUTES: [Route; 60] = [
     },
     statement::GET,
     Route {
+        query: shape::CREDIT_QUERY,
         queue_cost: QueueCost::PerItem,
         operation: "audit_vault",
         about: "Recomputes a vault and compares it with its history.",

@@ -62,13 +62,25 @@ impl Call {
         self.context.caller.namespace.clone()
     }
 
-    /// The namespace in the query, if the caller may name it; without one, the caller's.
+    /// The namespace in the query, if the caller may read and change its limits; without one, the caller's.
     pub(super) fn named_namespace(&self) -> Result<NamespaceName, AuthError> {
+        self.namespace_that(Caller::check_limits_of)
+    }
+
+    /// The namespace in the query, if the caller may read its credit; without one, the caller's.
+    pub(super) fn credit_namespace(&self) -> Result<NamespaceName, AuthError> {
+        self.namespace_that(Caller::check_namespace)
+    }
+
+    fn namespace_that(
+        &self,
+        check: fn(&Caller, &NamespaceName) -> Result<(), AuthError>,
+    ) -> Result<NamespaceName, AuthError> {
         // The query is already validated.
         let Some(namespace) = self.query("namespace").and_then(|name| NamespaceName::new(name).ok()) else {
             return Ok(self.namespace());
         };
-        self.context.caller.check_limits_of(&namespace)?;
+        check(&self.context.caller, &namespace)?;
         Ok(namespace)
     }
 

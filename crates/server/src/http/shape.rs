@@ -415,14 +415,25 @@ pub(super) const TOP_QUERY: &[Field] = &[
     parameter("prefix", Shape::Name(&QUALIFIED_PREFIX), "Only limits whose key begins like this."),
 ];
 
+const CREDIT_NAMESPACE: Field = parameter(
+    "namespace",
+    Shape::Name(&NAMESPACE),
+    "The namespace; by default the caller's. A key may name no other one; on a server without keys any caller may.",
+);
+
+/// The query of a read of credit that has no other parameters.
+pub(super) const CREDIT_QUERY: &[Field] = &[CREDIT_NAMESPACE];
+
 /// The query of the list of vaults.
 pub(super) const VAULTS_QUERY: &[Field] = &[
+    CREDIT_NAMESPACE,
     parameter("after", Shape::Name(&VAULT), "`next` of the previous page."),
     parameter("page_size", PAGE_SIZE, "Vaults per page, by default 100."),
 ];
 
 /// The query of the list of accounts.
 pub(super) const ACCOUNTS_QUERY: &[Field] = &[
+    CREDIT_NAMESPACE,
     parameter("prefix", Shape::Name(&PREFIX), "Only accounts whose name begins like this; all if it is empty."),
     parameter("after", Shape::Name(&ACCOUNT), "`next` of the previous page."),
     parameter("page_size", PAGE_SIZE, "Accounts per page, by default 100."),
@@ -446,6 +457,7 @@ pub(super) const EVENTS_QUERY: &[Field] = &[
 
 /// The query of an account's entries.
 pub(super) const ENTRIES_QUERY: &[Field] = &[
+    CREDIT_NAMESPACE,
     parameter("since", TIME, "Only entries at this time or later, in milliseconds of Unix time."),
     parameter("until", TIME, "Only entries before this time, in milliseconds of Unix time."),
     parameter("order", Shape::Choice(&EntryOrder::NAMES), "`asc`, the default: oldest first. `desc`: newest first."),
@@ -468,6 +480,7 @@ static LABEL_NAME: Name = Name {
 
 /// The query of an account's statement.
 pub(super) const STATEMENT_QUERY: &[Field] = &[
+    CREDIT_NAMESPACE,
     parameter("since", TIME, "Start of the period, in milliseconds of Unix time; by default the first entry."),
     parameter("until", TIME, "End of the period, which does not belong to it; by default after the last entry."),
     parameter("group_by", Shape::Name(&LABEL_NAME), "A label, such as `model`: spending is also given by its value."),

@@ -6,6 +6,7 @@ use earmark_admission::{
     AssetStatement, Movements, Statement, StatementCursor, StatementError, StatementGroup, StatementQuery,
 };
 use earmark_core::{AccountName, UnixMs};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use super::reply::{Handled, Reply};
@@ -51,11 +52,11 @@ async fn statement(app: &App, call: Call) -> Handled {
     // It reads the whole history of the account.
     let _permit = call.context.admit_audit(app).await?;
     let is_csv = call.query("format") == Some("csv");
-    let name = account.account.clone();
+    let (namespace, name) = (call.query("namespace").map(str::to_owned), account.account.clone());
     let read = earmark_admission::statement(&*app.backend, account, query.clone());
     let statement = execute::read(app, &call.context, read).await.map_err(|error| refused(&error))?;
     let build = move || match is_csv {
-        true => csv(&query, &statement),
+        true => csv(namespace.as_deref(), &query, &statement),
         false => Reply::ok(&StatementWire::of(&name, &query, &statement)),
     };
     Ok(off_runtime(build).await)
@@ -148,7 +149,7 @@ fn amounts(found: &AssetStatement) -> [String; 9] {
 
 /// A row for each asset, whose `group_by` is empty, and one for each value of the label. All pages together, one behind
 /// the other, are one file.
-fn csv(query: &StatementQuery, statement: &Statement) -> Reply {
+fn csv(namespace: Option<&str>, query: &StatementQuery, statement: &Statement) -> Reply {
     const HEAD: &str = "asset,group_by,value,opening,issued,received,transferred_in,spent,transferred_out,expired,retired,\
                         closing,settlements\r\n";
     let is_first = query.after.is_none();
@@ -163,15 +164,16 @@ fn csv(query: &StatementQuery, statement: &Statement) -> Reply {
             text += &format!("{asset},{name},{value},,,,,{spent},,,,,{settlements}\r\n");
         }
     }
-    let link = statement.next.as_ref().map(|next| ("link", next_page(query, next)));
+    let link = statement.next.as_ref().map(|next| ("link", next_page(namespace, query, next)));
     Reply { headers: link.into_iter().collect(), ..Reply::of(StatusCode::OK, CSV, Bytes::from(text)) }
 }
 
-/// The header `link` with the query of the next page. None of its values needs an escape.
-fn next_page(query: &StatementQuery, next: &StatementCursor) -> String {
+/// The header `link` with the query of the next page. Of its values only that of the namespace may need an escape.
+fn next_page(namespace: Option<&str>, query: &StatementQuery, next: &StatementCursor) -> String {
+    let namespace = namespace.map(|name| format!("&namespace={}", utf8_percent_encode(name, NON_ALPHANUMERIC)));
     let time = |name: &str, time: Option<UnixMs>| time.map(|time| format!("&{name}={}", time.get()));
     let group_by = query.group_by.as_ref().map(|name| format!("&group_by={name}"));
-    let named = [time("since", query.since), time("until", query.until), group_by];
+    let named = [namespace, time("since", query.since), time("until", query.until), group_by];
     let named: String = named.into_iter().flatten().collect();
     format!("<?format=csv{named}&page_size={}&after={next}>; rel=\"next\"", query.page_size)
 }

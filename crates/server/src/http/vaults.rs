@@ -33,18 +33,19 @@ fn page_size(call: &Call) -> usize {
 pub(super) async fn list(app: &App, call: Call) -> Handled {
     let after = call.query("after").and_then(|text| VaultName::new(text).ok());
     let query = VaultQuery { after, page_size: page_size(&call) };
+    let namespace = call.credit_namespace()?;
     let _permit = call.context.admit(app, query.page_size).await?;
-    let page = execute::read(app, &call.context, app.backend.vaults(call.namespace(), query)).await?;
+    let page = execute::read(app, &call.context, app.backend.vaults(namespace, query)).await?;
     Ok(Reply::ok(&Vaults::of(&page)))
 }
 
 pub(super) async fn accounts(app: &App, call: Call) -> Handled {
-    let vault = vault(&call)?;
+    let (namespace, vault) = (call.credit_namespace()?, vault(&call)?);
     let name = |name: &str| call.query(name).and_then(|text| AccountName::new(text).ok());
     let query = AccountQuery { prefix: name("prefix"), after: name("after"), page_size: page_size(&call) };
     // A page compares all accounts of the Book, whatever its size.
     let _permit = call.context.admit(app, PAGE_MAX).await?;
-    let page = execute::read(app, &call.context, app.backend.accounts(call.namespace(), vault, query)).await?;
+    let page = execute::read(app, &call.context, app.backend.accounts(namespace, vault, query)).await?;
     Ok(off_runtime(move || Reply::ok(&Accounts::of(&page))).await)
 }
 
@@ -70,9 +71,9 @@ pub(super) async fn entries(app: &App, call: Call) -> Handled {
 }
 
 pub(super) async fn audit(app: &App, call: Call) -> Handled {
-    let vault = vault(&call)?;
+    let (namespace, vault) = (call.credit_namespace()?, vault(&call)?);
     let _permit = call.context.admit_audit(app).await?;
-    let audit = execute::read(app, &call.context, app.backend.audit(call.namespace(), vault)).await?;
+    let audit = execute::read(app, &call.context, app.backend.audit(namespace, vault)).await?;
     Ok(Reply::ok(&AuditWire::of(&audit)))
 }
 
@@ -85,7 +86,7 @@ pub(super) fn path(call: &Call) -> Result<AccountPath, Reply> {
     let (vault, name) = (vault(call)?, call.nth_name(1));
     let wrong = |_| Reply::invalid(&ACCOUNT.explain(&"account", name).unwrap_or_default());
     let account = AccountName::new(name).map_err(wrong)?;
-    Ok(AccountPath { namespace: call.namespace(), vault, account })
+    Ok(AccountPath { namespace: call.credit_namespace()?, vault, account })
 }
 
 /// The reply to a failed read.

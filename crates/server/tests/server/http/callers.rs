@@ -231,9 +231,14 @@ async fn one_namespace_neither_sees_nor_touches_another() {
         let message = format!("namespace: found {namespace}, this key belongs to namespace ours");
         let answer = keyed.ask(Some(&ours), "POST", "/v1/write", &write(namespace)).await;
         assert_eq!(answer.problem(403, "forbidden"), message);
-        let path = format!("/v1/clients/c?namespace={namespace}");
-        let answer = keyed.ask(Some(&ours), "GET", &path, "").await;
-        assert_eq!(answer.problem(403, "forbidden"), message);
+        let of_account = ["balances", "grants", "entries", "statement"];
+        let of_account = of_account.map(|what| format!("vaults/eu/accounts/a/{what}"));
+        let others = ["clients/c", "vaults", "vaults/eu/accounts", "vaults/eu/audit"].map(str::to_owned);
+        for path in others.into_iter().chain(of_account) {
+            let path = format!("/v1/{path}?namespace={namespace}");
+            let answer = keyed.ask(Some(&ours), "GET", &path, "").await;
+            assert_eq!(answer.problem(403, "forbidden"), message, "{path}");
+        }
         let key = json!({"name": "n", "role": "reader", "namespace": namespace}).to_string();
         let answer = keyed.ask(Some(&ours), "POST", "/v1/admin/keys", &key).await;
         assert_eq!(answer.problem(403, "forbidden"), message);

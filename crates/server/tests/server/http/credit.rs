@@ -261,6 +261,33 @@ async fn vaults_and_accounts_are_listed_with_status_and_balances() {
     assert_eq!(server.ask("GET", "/v1/vaults?after=a:b", "").await.status, 400);
 }
 
+/// A server without keys took writes to the credit of any namespace, and over HTTP nobody could read it.
+#[tokio::test]
+async fn credit_is_read_in_the_namespace_that_the_query_names() {
+    let server = server(100).await;
+    let write = |vault: Option<&str>, operations: Value| json!({"namespace": "a+b", "vault": vault, "client_id": "c", "sequence": 1, "operations": operations});
+    server.ok("POST", "/v1/write", &write(None, json!([{"open_vault": {"vault": "main"}}]))).await;
+    let issue = json!([
+        {"open_account": {"account": "bob", "overdraft": "deny"}},
+        {"issue": {"account": "bob", "asset": "usd", "amount": 7}},
+    ]);
+    server.ok("POST", "/v1/write", &write(Some("main"), issue)).await;
+    for what in ["balances", "grants", "entries", "statement"] {
+        let path = format!("/v1/vaults/main/accounts/bob/{what}");
+        let found = server.ask("GET", &format!("{path}?namespace=a%2Bb"), "").await;
+        assert!(found.status == 200 && found.text.contains("\"7\""), "{what}: {}", found.text);
+        assert_eq!(server.ask("GET", &path, "").await.status, 404, "{what}");
+    }
+    for what in ["accounts", "audit"] {
+        let found = server.ask("GET", &format!("/v1/vaults/main/{what}?namespace=a%2Bb"), "").await;
+        assert!(found.status == 200 && found.text.contains("\"7\""), "{what}: {}", found.text);
+        assert!(!server.ask("GET", &format!("/v1/vaults/main/{what}"), "").await.text.contains("\"7\""), "{what}");
+    }
+    let vaults = server.ok("GET", "/v1/vaults?namespace=a%2Bb", &Value::Null).await;
+    assert_eq!(vaults, json!({"vaults": ["main"], "next": null}));
+    assert_eq!(server.ok("GET", "/v1/vaults?namespace=nowhere", &Value::Null).await["vaults"], json!([]));
+}
+
 /// `earmark_debt` stayed 0 while a credit limit showed debt.
 #[tokio::test]
 async fn the_debt_of_an_account_is_counted_once_however_many_limits_are_on_it() {
