@@ -22,10 +22,11 @@ const ALLOWED: [&str; 10] = [
 ];
 
 pub(crate) fn check() -> Result<(), Failure> {
-    let mut tree = run::command("cargo", "tree --workspace --prefix none -e normal,build,dev --locked --offline");
+    // Downloads packages that are missing, which no step before it does.
+    let mut tree = run::command("cargo", "tree --workspace --prefix none -e normal,build,dev --locked");
     tree.args(["-f", "{p}|{l}"]);
     let listed = run::output(&mut tree).ok_or_else(|| {
-        Failure::Missing(vec!["`cargo tree`, which lists the licences; run `cargo fetch --locked` first".into()])
+        Failure::Missing(vec!["`cargo tree`, which lists the licences; try `cargo fetch --locked`".into()])
     })?;
     let refused = refused(&listed);
     refused.iter().for_each(|line| println!("{line}"));

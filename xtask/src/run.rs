@@ -45,6 +45,8 @@ pub(crate) enum Failure {
     /// A step of `verify` failed.
     Step {
         name: &'static str,
+        /// The command to repeat it by.
+        line: String,
         source: Box<Failure>,
     },
 }
@@ -66,7 +68,9 @@ impl fmt::Display for Failure {
                 write!(f, "the work tree changed, though verify only reads: {}", lines.join(", "))
             }
             Failure::NotFound(names) => write!(f, "planted bugs not found: {}", names.join(", ")),
-            Failure::Step { name, source } => write!(f, "verify failed at {name}: {source}"),
+            Failure::Step { name, line, source } => {
+                write!(f, "verify failed at {name}: {source}; repeat it by `{line}`")
+            }
         }
     }
 }

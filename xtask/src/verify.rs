@@ -1,113 +1,69 @@
 //! `cargo xtask verify`: everything that must hold before a change goes in, and exactly what CI runs.
 
-use std::process::Command;
+mod steps;
+
+use std::io::stdout;
 use std::time::{Duration, Instant};
 
-use crate::api;
-use crate::console;
-use crate::deploy;
-use crate::envoy;
-use crate::gateway;
-use crate::grpc;
-use crate::licences;
-use crate::monitoring;
 use crate::postgres;
-use crate::python_client;
 use crate::run::{self, Failure};
-use crate::setup;
-use crate::tidy;
 use crate::tigerbeetle;
-use crate::typescript;
+use steps::{Report, Step, follow};
 
-/// The step that gets a PostgreSQL server.
-const TESTS: &str = "tests";
+/// Steps that run at once. Most wait for timers or for one process, so that two of them use two cores well.
+const LANES: usize = 2;
 
-struct Step<'a> {
-    name: &'static str,
-    /// The command to repeat it by.
-    line: String,
-    action: Box<dyn FnOnce() -> Result<(), Failure> + 'a>,
-}
-
-impl<'a> Step<'a> {
-    fn new(name: &'static str, line: &str, action: impl FnOnce() -> Result<(), Failure> + 'a) -> Step<'a> {
-        Step { name, line: line.to_owned(), action: Box::new(action) }
-    }
-
-    fn command(name: &'static str, mut command: Command) -> Step<'a> {
-        Step::new(name, &run::line(&command), move || run::run(&mut command))
-    }
-
-    fn on_postgres(name: &'static str, mut command: Command) -> Step<'a> {
-        Step::new(name, &run::line(&command), move || postgres::with_server(&mut command))
-    }
-}
+/// The selection of packages and targets of the tests. Not --all-targets, which would run the benches too.
+const TARGETS: &str = "--workspace --lib --bins --tests --examples --locked";
 
 pub(crate) fn verify() -> Result<(), Failure> {
     let start = Instant::now();
     let before = work_tree();
     let has_nextest = run::output(&mut run::command("cargo", "nextest --version")).is_some();
-
-    let mut steps = vec![Step::new("setup", "what is needed besides Rust", setup::prepare)];
-    steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| match name {
-        TESTS => Step::on_postgres(name, command),
-        _ => Step::command(name, command),
-    }));
-    steps.push(Step::new("api", "cargo xtask api", api::check));
-    steps.push(Step::new("grpc", "cargo xtask grpc", grpc::check));
-    steps.push(Step::new("python", "cargo xtask python", python_client::check));
-    steps.push(Step::new("typescript", "cargo xtask typescript", typescript::check));
-    steps.push(Step::new("gateway", "cargo xtask gateway", gateway::check));
-    steps.push(Step::new("console", "cargo xtask console", || console::check(&console::Options::default())));
-    steps.push(Step::new("monitoring", "cargo xtask monitoring --check", monitoring::check));
-    steps.push(Step::new("envoy", "cargo xtask envoy", envoy::check));
-    steps.push(Step::new("deploy", "cargo xtask deploy", || deploy::check(None)));
-    steps.push(Step::new("licences", "cargo xtask licences", licences::check));
-    steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
-    steps.push(Step::new("work tree", "git status --porcelain", || {
-        unchanged(before.as_deref(), work_tree().as_deref())
-    }));
-
-    let mut times = Vec::new();
-    let result = follow(steps, &mut times);
-    println!("\n{}", summary(&times));
+    let (first, rest) = (first(), rest(has_nextest));
+    let mut report = Report::new(stdout(), first.len() + rest.len());
+    let result = follow(first, 1, &mut report).and_then(|()| follow(rest, LANES, &mut report));
+    println!("\n{}", summary(&report.times));
     result?;
+    unchanged(before.as_deref(), work_tree().as_deref())?;
     tigerbeetle::report();
     println!("verify passed in {}", run::time(start.elapsed()));
     Ok(())
 }
 
-/// The steps that cargo does.
-fn cargo(has_nextest: bool) -> Vec<(&'static str, Command)> {
-    // Not --all-targets: that would run the benches too.
-    let tests = if has_nextest {
-        "nextest run --workspace --locked"
-    } else {
-        "test --workspace --lib --bins --tests --examples --locked"
-    };
-    let mut docs = run::command("cargo", "doc --workspace --no-deps --locked");
-    docs.env("RUSTDOCFLAGS", "-D warnings");
+/// The steps that run alone: those of a few seconds, so that their failures show at once, and those that use all cores.
+fn first() -> Vec<Step> {
+    let clippy = "clippy --workspace --all-targets --locked -- -D warnings";
     vec![
-        ("format", run::command("cargo", "fmt --all --check")),
-        ("clippy", run::command("cargo", "clippy --workspace --all-targets --locked -- -D warnings")),
-        (TESTS, run::command("cargo", tests)),
-        ("doc tests", run::command("cargo", "test --doc --workspace --locked")),
-        ("docs", docs),
+        Step::task("setup", "setup"),
+        Step::new("format", run::command("cargo", "fmt --all --check")),
+        Step::task("tidy", "tidy"),
+        Step::task("licences", "licences"),
+        Step::new("clippy", run::command("cargo", clippy)),
+        // All programs of the tests and the tasks, so that no step beside another waits for cargo.
+        Step::new("build", run::command("cargo", &format!("test {TARGETS} --no-run"))),
     ]
 }
 
-/// Takes the steps in order up to the first that fails, and notes how long each took.
-fn follow(steps: Vec<Step<'_>>, times: &mut Vec<(&'static str, Duration)>) -> Result<(), Failure> {
-    let count = steps.len();
-    for (place, Step { name, line, action }) in (1..).zip(steps) {
-        println!("\n[{place}/{count}] {name}: {line}");
-        let start = Instant::now();
-        let result = action();
-        times.push((name, start.elapsed()));
-        result.map_err(|source| Failure::Step { name, source: Box::new(source) })?;
-        println!("[{place}/{count}] {name}: ok in {}", run::time(start.elapsed()));
-    }
-    Ok(())
+/// The steps that run side by side, the longest first.
+fn rest(has_nextest: bool) -> Vec<Step> {
+    let tests = if has_nextest { "nextest run --workspace --locked".to_owned() } else { format!("test {TARGETS}") };
+    let mut docs = run::command("cargo", "doc --workspace --no-deps --locked");
+    docs.env("RUSTDOCFLAGS", "-D warnings");
+    vec![
+        Step::new("tests", run::command("cargo", &tests)).run_by(postgres::with_server),
+        Step::new("doc tests", run::command("cargo", "test --doc --workspace --locked")),
+        Step::new("docs", docs),
+        Step::task("api", "api"),
+        Step::task("grpc", "grpc"),
+        Step::task("python", "python"),
+        Step::task("typescript", "typescript"),
+        Step::task("gateway", "gateway"),
+        Step::task("console", "console"),
+        Step::task("monitoring", "monitoring --check"),
+        Step::task("envoy", "envoy"),
+        Step::task("deploy", "deploy"),
+    ]
 }
 
 fn summary(times: &[(&str, Duration)]) -> String {
@@ -138,29 +94,28 @@ mod tests {
     use super::*;
 
     fn lines(has_nextest: bool) -> Vec<String> {
-        cargo(has_nextest).iter().map(|(_, command)| run::line(command)).collect()
+        rest(has_nextest).into_iter().map(|step| step.line).collect()
     }
 
     #[test]
     fn nextest_runs_the_tests_where_present_and_cargo_where_not() {
-        assert_eq!(lines(true)[2], "cargo nextest run --workspace --locked");
-        assert_eq!(lines(false)[2], "cargo test --workspace --lib --bins --tests --examples --locked");
+        assert_eq!(lines(true)[0], "cargo nextest run --workspace --locked");
+        assert_eq!(lines(false)[0], "cargo test --workspace --lib --bins --tests --examples --locked");
         for lines in [lines(true), lines(false)] {
             assert!(lines.contains(&"cargo test --doc --workspace --locked".to_owned()));
         }
     }
 
     #[test]
-    fn the_first_step_that_fails_is_the_last_that_runs() {
-        let mut times = Vec::new();
-        let steps = vec![
-            Step::new("one", "", || Ok(())),
-            Step::new("two", "", || Err(Failure::Untidy { violations: 3 })),
-            Step::new("three", "", || panic!("ran after a failure")),
-        ];
-        let failure = follow(steps, &mut times).unwrap_err();
-        assert_eq!(failure.to_string(), "verify failed at two: violations, listed above: 3");
-        assert_eq!(times.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["one", "two"]);
+    fn every_task_of_a_step_is_one_that_this_program_knows() {
+        let steps = first().into_iter().chain(rest(true));
+        let tasks: Vec<String> =
+            steps.filter_map(|step| Some(step.line.strip_prefix("cargo xtask ")?.to_owned())).collect();
+        assert_eq!(tasks.len(), 12);
+        for task in tasks {
+            let words: Vec<&str> = task.split(' ').collect();
+            assert!(!matches!(crate::parse(&words).unwrap(), crate::Task::Help), "{task}");
+        }
     }
 
     #[test]
