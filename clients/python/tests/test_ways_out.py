@@ -99,15 +99,18 @@ def test_the_end_of_a_block_does_not_wait_for_a_server_that_is_gone(proxy: Proxy
 
 
 def test_a_cancelled_task_frees_the_slot(earmark_server: EarmarkServer, slots: str, reserved: Reserved) -> None:
-    async def call(limiter: AsyncLimiter) -> None:
+    async def call(limiter: AsyncLimiter, inside: asyncio.Event) -> None:
         async with limiter.acquire({slots: 1}):
+            inside.set()
             await asyncio.sleep(60)
 
     async def main() -> None:
         async with AsyncClient(earmark_server.url) as client, AsyncLimiter(client) as limiter:
-            task = asyncio.create_task(call(limiter))
-            while reserved(slots) == 0:
-                await asyncio.sleep(0.01)
+            inside = asyncio.Event()
+            task = asyncio.create_task(call(limiter, inside))
+            # Not until the server has reserved the slot: the task may then still wait for the answer.
+            await inside.wait()
+            assert reserved(slots) == 1
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
