@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::conformance::Harness;
-use earmark_admission::{Answer, Backend, BookCredits, Composed, LocalBook, LocalOptions};
+use earmark_admission::{Answer, Backend, BookCredits, Clock, Composed, LocalBook, LocalOptions, ManualClock};
 use earmark_core::ExternalParts;
 use earmark_tigerbeetle::TigerBeetleLimits;
 use support::ledger::Ledger;
@@ -17,21 +17,29 @@ use support::wall_ms;
 /// Limits on a ledger, credit and registry in a Book.
 struct OnLedger {
     backend: Box<dyn Backend>,
+    /// Without a ledger, the clock of the Book. A ledger has the time of the wall.
+    clock: Option<Arc<ManualClock>>,
+    /// By how much the clock of the ledger is ahead of the wall.
+    ahead_ms: u64,
     _ledger: Option<Ledger>,
 }
 
 /// Without a ledger everything is in the Book, so the cases still run, and the skip is reported.
 async fn on(ledger: Option<Ledger>) -> OnLedger {
-    let book = LocalBook::open(LocalOptions::default()).await.unwrap();
     let Some(ledger) = ledger else {
-        return OnLedger { backend: Box::new(book), _ledger: None };
+        let clock = ManualClock::at(wall_ms());
+        let book = LocalBook::open(LocalOptions { clock: Arc::clone(&clock) as _, ..LocalOptions::default() });
+        return OnLedger { backend: Box::new(book.await.unwrap()), clock: Some(clock), ahead_ms: 0, _ledger: None };
     };
+    let book = LocalBook::open(LocalOptions::default()).await.unwrap();
+    // The case about periods needs at least 5 seconds.
+    let ahead_ms = ledger.end_a_minute_in(6_000);
     let limits = TigerBeetleLimits::open(ledger.options(), Arc::new(book.clone())).await.unwrap();
     let credits = Arc::new(BookCredits::new(book.clone()));
     let external = ExternalParts { limits: true, credit: false };
     let backend = Composed::new(book, Arc::new(limits), credits, external);
     backend.start().await.unwrap();
-    OnLedger { backend: Box::new(backend), _ledger: Some(ledger) }
+    OnLedger { backend: Box::new(backend), clock: None, ahead_ms, _ledger: Some(ledger) }
 }
 
 impl Harness for OnLedger {
@@ -40,11 +48,17 @@ impl Harness for OnLedger {
     }
 
     fn now_ms(&self) -> u64 {
-        wall_ms()
+        self.clock.as_ref().map_or_else(|| wall_ms() + self.ahead_ms, |clock| clock.now().wall.get())
     }
 
     fn advance_ms(&self, ms: u64) -> Answer<'_, ()> {
-        Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
+        match &self.clock {
+            Some(clock) => {
+                clock.advance_ms(ms);
+                Box::pin(async {})
+            }
+            None => Box::pin(tokio::time::sleep(Duration::from_millis(ms))),
+        }
     }
 }
 

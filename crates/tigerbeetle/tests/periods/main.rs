@@ -22,13 +22,19 @@ struct AtTheEnd {
     registry: Arc<TestRegistry>,
     gate: Gate,
     ends_at_ms: u64,
+    /// By how much the clock of the ledger is ahead of the wall.
+    ahead_ms: u64,
     ledger: Ledger,
 }
+
+/// The end of a period must be farther away when a test begins.
+const LEFT_MIN_MS: u64 = 8_000;
 
 impl AtTheEnd {
     /// Hours that end with the next minute which is far enough away.
     async fn new(ledger: Ledger) -> AtTheEnd {
-        let minute = (wall_ms() + 8_000).div_ceil(60_000);
+        let ahead_ms = ledger.end_a_minute_in(LEFT_MIN_MS + 100);
+        let minute = (wall_ms() + ahead_ms + LEFT_MIN_MS).div_ceil(60_000);
         let utc_offset_minutes = i16::try_from((60 - minute % 60) % 60).unwrap();
         let kind = Kind::Calendar { period: Period::Hour, utc_offset_minutes };
         assert_eq!(kind.period_end(UnixMs::new(minute * 60_000 - 1)), Some(UnixMs::new(minute * 60_000)));
@@ -38,13 +44,18 @@ impl AtTheEnd {
         let options = TigerBeetleOptions { deadline: Duration::from_secs(30), ..options };
         let limits = Arc::new(TigerBeetleLimits::open(options, registry.clone()).await.unwrap());
         assert_eq!(limits.apply_definition(namespace(), key("tph")).await, Ok(EnforcedStatus::InForce));
-        AtTheEnd { limits, registry, gate, ends_at_ms: minute * 60_000, ledger }
+        AtTheEnd { limits, registry, gate, ends_at_ms: minute * 60_000, ahead_ms, ledger }
+    }
+
+    /// The time of the ledger.
+    fn now_ms(&self) -> u64 {
+        wall_ms() + self.ahead_ms
     }
 
     /// Sleeps until a time before (negative) or after the end of the period.
     async fn sleep_until(&self, ms: i64) {
         let at = self.ends_at_ms.checked_add_signed(ms).unwrap();
-        tokio::time::sleep(Duration::from_millis(at.saturating_sub(wall_ms()))).await;
+        tokio::time::sleep(Duration::from_millis(at.saturating_sub(self.now_ms()))).await;
     }
 
     async fn reserve(&self, lease: LeaseId, amount: u64) -> ReserveAnswer {
@@ -83,7 +94,7 @@ async fn a_reserve_that_arrives_in_the_next_period_is_taken_to_its_end(ledger: L
     assert!(is_allowed(&test.reserve(before, 60).await));
     let denied = test.reserve(lease(), 60).await;
     let ReserveAnswer::Denied { retry_after_ms, .. } = denied else { panic!("{denied:?}") };
-    assert!(retry_after_ms <= test.ends_at_ms - wall_ms() + 1_000, "{retry_after_ms}");
+    assert!(retry_after_ms <= test.ends_at_ms - test.now_ms() + 1_000, "{retry_after_ms}");
     test.sleep_until(-400).await;
     test.gate.close();
     // The limits never saw a time after the end, so this is sent for the period before it.

@@ -50,6 +50,11 @@ impl StandIn {
         StandIn { events_max: PRODUCTION_EVENTS_MAX, ..StandIn::start() }
     }
 
+    /// Puts its clock ahead of the wall.
+    pub fn put_ahead(&self, ms: u64) {
+        self.state.lock().unwrap().put_ahead(ms);
+    }
+
     /// Leaves requests without an answer until `up`.
     pub fn down(&self) {
         self.is_up.send_replace(false);

@@ -32,6 +32,8 @@ enum Undo {
 #[derive(Debug, Default)]
 pub struct State {
     now_ns: u64,
+    /// By how much its clock is ahead of the wall.
+    ahead_ns: u64,
     accounts: HashMap<u128, Account>,
     /// By time, which is unique.
     transfers: BTreeMap<u64, Transfer>,
@@ -61,11 +63,15 @@ fn is_transient(status: Status) -> bool {
 }
 
 impl State {
+    pub(super) fn put_ahead(&mut self, ms: u64) {
+        self.ahead_ns = ms * 1_000_000;
+    }
+
     /// Moves the clock to the time of the last of `events`, and expires what is due.
     fn advance(&mut self, events: usize) {
         let wall_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         let next_ns = self.now_ns + u64::try_from(events).unwrap();
-        self.now_ns = next_ns.max(u64::try_from(wall_ns).unwrap());
+        self.now_ns = next_ns.max(u64::try_from(wall_ns).unwrap() + self.ahead_ns);
         while let Some((end, time)) = self.ends.first().copied().filter(|(end, _)| *end <= self.now_ns) {
             self.ends.remove(&(end, time));
             self.pending.insert(time, Pending::Expired);
