@@ -161,6 +161,8 @@ pub struct Identity {
 pub struct CallExplanation {
     /// Whether it would be allowed now.
     pub allowed: bool,
+    /// The error that the answer would have, such as `denied_by_rule:<name>`; empty for a plain denial.
+    pub error: String,
     /// The rules of the policy, and whether each matches.
     pub rules: Vec<(String, bool)>,
     /// The limits that it needs.

@@ -120,6 +120,8 @@ pub(crate) struct CompleteReply {
 pub(crate) struct ExplainReply {
     allowed: bool,
     #[serde(default)]
+    error: String,
+    #[serde(default)]
     rules: Vec<RuleReply>,
     #[serde(default)]
     limits: Vec<ExplainedLimit>,
@@ -333,6 +335,7 @@ impl Request for ExplainCall<'_> {
         });
         Ok(CallExplanation {
             allowed: message.allowed,
+            error: message.error,
             rules: message.rules.into_iter().map(|rule| (rule.name, rule.matched)).collect(),
             limits: message.limits,
             cost: cost(reader, text.as_deref())?,

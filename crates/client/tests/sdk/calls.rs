@@ -155,12 +155,13 @@ async fn whoami_tells_the_labels_of_a_key() {
 #[tokio::test]
 async fn an_explanation_names_rules_and_limits() {
     let script = ScriptedServer::by(|_| {
-        ok(r#"{"allowed":false,"rules":[{"name":"tenant","matched":true}],
+        ok(r#"{"allowed":false,"error":"limit_paused:tpm","rules":[{"name":"tenant","matched":true}],
                "limits":[{"key":"tpm","amount":1700,"capacity":1000,"available":900,"fits":false}],"cost":"12"}"#)
     })
     .await;
     let explained = script.client().explain(&call(), None, soon()).await.unwrap();
     assert_eq!(explained.rules, [("tenant".to_owned(), true)]);
+    assert_eq!(explained.error, "limit_paused:tpm");
     assert_eq!((explained.limits[0].fits, explained.cost), (Some(false), Some(12)));
     assert!(body(&script.requests()[0]).get("lease_id").is_none());
 }

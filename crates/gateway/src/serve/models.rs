@@ -38,8 +38,12 @@ pub(super) async fn list(shared: &Shared, api: Api, caller: &Caller) -> Reply {
     reply
 }
 
-/// Whether the policy denies the client every target of a model. A limit that is full denies nothing for good. Without an
-/// answer the model is shown: the list takes nothing.
+/// The beginning of the error of a call that a rule of the policy denies.
+const DENIED_BY_RULE: &str = "denied_by_rule:";
+
+/// Whether rules of the policy deny the client every target of a model. Other refusals do not count: a limit may be full or
+/// paused now, and an attribute of the body, such as `user`, is missing here. Without an answer the model is shown: the
+/// list takes nothing.
 async fn is_denied(shared: &Shared, model: &Model, caller: &Caller) -> bool {
     for target in &model.targets {
         let operation = match target.upstream.api {
@@ -60,7 +64,7 @@ async fn is_denied(shared: &Shared, model: &Model, caller: &Caller) -> bool {
             output_tokens_max: 1,
         };
         let is_denied = match shared.earmark.explain(&call, caller.key.as_ref()).await {
-            Ok(explained) => !explained.allowed && explained.limits.iter().all(|limit| limit.fits != Some(false)),
+            Ok(explained) => explained.error.starts_with(DENIED_BY_RULE),
             Err(_) => false,
         };
         if !is_denied {

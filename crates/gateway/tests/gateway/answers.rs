@@ -230,7 +230,7 @@ async fn models_are_those_of_the_configuration() {
     let gateway = Running::start("").await;
     let answer = gateway.get("/v1/models", "").await.json();
     let names: Vec<&str> = answer["data"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
-    assert_eq!(names, ["claude", "fast"], "a model that the policy denies is not shown");
+    assert_eq!(names, ["claude", "fast"], "only a model that a rule denies is not shown");
     let answer = gateway.get("/v1/models", "anthropic-version: 2023-06-01\r\n").await.json();
     assert_eq!(answer["data"][0]["type"], "model");
     assert_eq!(gateway.get("/healthz", "").await.status, 200);

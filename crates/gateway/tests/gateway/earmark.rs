@@ -157,9 +157,14 @@ impl Earmark for Double {
 
     fn explain<'a>(&'a self, call: &'a Call, _: Option<&'a ClientKey>) -> Answer<'a, CallExplanation> {
         Box::pin(async move {
-            // The policy of this double denies the model both.
-            let allowed = call.attributes["alias"] != "both";
-            Ok(CallExplanation { allowed, rules: Vec::new(), limits: Vec::new(), cost: None })
+            // The policy of this double denies the model both, needs the user of the body, and a limit is paused.
+            let error = match call.attributes["alias"].as_str() {
+                "both" => "denied_by_rule:both",
+                "fast" => "limit_paused:openai:rpm",
+                _ => "missing_attribute:user",
+            };
+            let (error, rules, limits) = (error.to_owned(), Vec::new(), Vec::new());
+            Ok(CallExplanation { allowed: false, error, rules, limits, cost: None })
         })
     }
 
