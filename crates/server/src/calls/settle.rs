@@ -69,7 +69,7 @@ pub(crate) struct CompleteCall {
     pub(crate) namespace: NamespaceName,
     pub(crate) lease: LeaseId,
     pub(crate) attributes: Attributes,
-    /// Only of a call that was made.
+    /// Counts with outcome `Done` only.
     pub(crate) usage: Option<Usage>,
     pub(crate) outcome: CallOutcome,
     pub(crate) policy_revision: Option<u64>,
@@ -77,12 +77,12 @@ pub(crate) struct CompleteCall {
 }
 
 impl CompleteCall {
-    /// The mistake of a usage with an outcome that has none.
-    pub(crate) const USAGE_MISPLACED: &'static str = "usage: allowed only with outcome done";
+    /// The mistake of a usage with the outcome that has none.
+    pub(crate) const USAGE_MISPLACED: &'static str = "usage: not allowed with outcome refused";
 
     /// Whether the usage contradicts the outcome.
     pub(crate) fn is_contradictory(usage: Option<&Usage>, outcome: CallOutcome) -> bool {
-        usage.is_some() && outcome != CallOutcome::Done
+        usage.is_some() && outcome == CallOutcome::Refused
     }
 }
 

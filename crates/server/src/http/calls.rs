@@ -87,7 +87,7 @@ body! {
         lease_id: Text<LeaseId>,
         /// The attributes of the call.
         attributes: AttributeList,
-        /// The usage; only with outcome `done`. Without it all of the bounds is settled.
+        /// The usage; it counts with outcome `done`, and is refused with `refused`. Without it all of the bounds is settled.
         usage: Option<Object<UsageBody>>,
         /// How the call ended. `refused`: it was not made, and everything is released but the usage that extensions
         /// reported. `unknown`: all of the bounds is settled.
