@@ -126,14 +126,14 @@ fn responses(route: &Route) -> Value {
 
 fn response(answer: &Documented) -> Value {
     let reference = |name: &&str| json!({"$ref": format!("#/components/schemas/{name}")});
-    let content = match answer.schemas {
-        [] => json!({answer.text_type: {"schema": {"type": "string"}}}),
-        [name] => json!({"application/json": {"schema": reference(name)}}),
-        names => {
-            let any: Vec<Value> = names.iter().map(reference).collect();
-            json!({"application/json": {"schema": {"anyOf": any}}})
-        }
+    let schema = match answer.schemas {
+        [] => None,
+        [name] => Some(reference(name)),
+        names => Some(json!({"anyOf": names.iter().map(reference).collect::<Vec<Value>>()})),
     };
+    let json = schema.map(|schema| ("application/json".to_owned(), json!({"schema": schema})));
+    let text = answer.text_type.map(|media| (media.to_owned(), json!({"schema": {"type": "string"}})));
+    let content: Map<String, Value> = json.into_iter().chain(text).collect();
     json!({
         "description": answer.about,
         "headers": {"x-request-id": {"description": "The request id.", "schema": {"type": "string"}}},

@@ -10,7 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use super::reply::{Handled, Reply};
-use super::route::{FAILED, NO_VAULT, OVERLOADED, PROBLEM, Route, answer, get};
+use super::route::{FAILED, NO_VAULT, OVERLOADED, PROBLEM, Route, answer, get, json_or};
 use super::serve::{Call, off_runtime};
 use super::{shape, vaults};
 use crate::app::App;
@@ -27,7 +27,7 @@ pub(super) const GET: Route = Route {
             `format=csv` the answer is `text/csv`: a row for each asset, and one for each value of the label; pages after the \
             first one have the latter only, and the header `link` names the next page.",
     answers: &[
-        answer(200, &["Statement"], "The statement."),
+        json_or("text/csv", 200, &["Statement"], "The statement."),
         answer(
             400,
             PROBLEM,

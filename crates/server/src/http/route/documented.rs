@@ -4,19 +4,30 @@
 pub(in crate::http) struct Documented {
     pub(in crate::http) status: u16,
     pub(in crate::http) about: &'static str,
-    /// Names of schemas, one of which matches; empty for text.
+    /// Names of JSON schemas, one of which matches; empty if it is never JSON.
     pub(in crate::http) schemas: &'static [&'static str],
-    /// The media type of a text.
-    pub(in crate::http) text_type: &'static str,
+    /// The media type of the text that it is instead of JSON.
+    pub(in crate::http) text_type: Option<&'static str>,
 }
 
 pub(in crate::http) const fn answer(status: u16, schema: &'static [&'static str], about: &'static str) -> Documented {
-    Documented { status, about, schemas: schema, text_type: "text/plain" }
+    let text_type = if schema.is_empty() { Some("text/plain") } else { None };
+    Documented { status, about, schemas: schema, text_type }
+}
+
+/// JSON, or a text of this media type.
+pub(in crate::http) const fn json_or(
+    text_type: &'static str,
+    status: u16,
+    schema: &'static [&'static str],
+    about: &'static str,
+) -> Documented {
+    Documented { status, about, schemas: schema, text_type: Some(text_type) }
 }
 
 /// A file or a stream.
 pub(in crate::http) const fn binary(status: u16, about: &'static str, text_type: &'static str) -> Documented {
-    Documented { status, about, schemas: &[], text_type }
+    Documented { status, about, schemas: &[], text_type: Some(text_type) }
 }
 
 pub(in crate::http) const PROBLEM: &[&str] = &["Problem"];
