@@ -52,10 +52,18 @@ impl Described for NameList {
         Shape::List { item: &Shape::Text { bytes_max: ATTRIBUTE_NAME_BYTES_MAX }, min: 0, max: ATTRIBUTES_MAX };
 }
 
-/// The lifetime of a key. The backend checks its bounds.
+/// The lifetime of a key.
 #[derive(Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "u32")]
 pub(super) struct ExpirySeconds(u32);
+
+impl TryFrom<u32> for ExpirySeconds {
+    type Error = &'static str;
+
+    fn try_from(seconds: u32) -> Result<ExpirySeconds, &'static str> {
+        if (1..=KEY_SECONDS_MAX).contains(&seconds) { Ok(ExpirySeconds(seconds)) } else { Err("out of range") }
+    }
+}
 
 impl Described for ExpirySeconds {
     const SHAPE: Shape = Shape::Integer { min: 1, max: KEY_SECONDS_MAX as u64 };

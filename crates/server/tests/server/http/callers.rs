@@ -339,6 +339,14 @@ async fn nobody_names_an_actor() {
     let key = json!({"name": "n", "role": "reader", "created_by": "user:1"}).to_string();
     let answer = keyed.ask(Some(&keyed.root), "POST", "/v1/admin/keys", &key).await;
     assert!(answer.problem(400, "invalid_request").contains("created_by"), "{answer:?}");
+    for seconds in [0, 316_224_001] {
+        let key = json!({"name": "x", "role": "caller", "expires_in_seconds": seconds}).to_string();
+        let found = keyed.ask(Some(&keyed.root), "POST", "/v1/admin/keys", &key).await.problem(400, "invalid_request");
+        assert!(
+            found.starts_with(&format!("expires_in_seconds: found {seconds}, allowed are integers from 1")),
+            "{found}"
+        );
+    }
 }
 
 #[tokio::test]
