@@ -118,7 +118,7 @@ struct Totals {
 }
 
 pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
-    let found: Balances = request::get(&args.client, &args.vault.account(&args.account, "balances", &[]))?;
+    let found: Balances = request::get(&args.client, &args.vault.account(args.account.as_str(), "balances", &[]))?;
     output::show(args.client.json, &found, |found| {
         if found.balances.is_empty() {
             return format!("{} has no credit\n", args.account);
@@ -136,7 +136,7 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
 }
 
 pub(crate) fn grants(args: &BalanceArgs) -> Result<Done, Failure> {
-    let found: Grants = request::get(&args.client, &args.vault.account(&args.account, "grants", &[]))?;
+    let found: Grants = request::get(&args.client, &args.vault.account(args.account.as_str(), "grants", &[]))?;
     output::show(args.client.json, &found, |found| {
         if found.grants.is_empty() {
             return format!("{} has no credit\n", args.account);

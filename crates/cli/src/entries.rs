@@ -73,6 +73,9 @@ struct Change {
     asset: String,
     amount: String,
     held: String,
+    /// The operations behind it, such as `issued`.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -119,7 +122,7 @@ impl EntriesArgs {
             ("until", number(self.until)),
             ("after", number(after)),
         ];
-        self.vault.account(&self.account, "entries", &query)
+        self.vault.account(self.account.as_str(), "entries", &query)
     }
 }
 
@@ -203,5 +206,15 @@ mod tests {
              9       1970-01-01T00:00:00Z  settle       usd    -1,500  1,500  acme:usd L model=gpt-4o user=u1\n"
         );
         assert_eq!(text(&[]), "no entries\n");
+    }
+
+    #[test]
+    fn json_has_every_field_of_the_answer() {
+        let answer = json!({
+            "number": 8, "committed_at_unix_ms": 0, "kind": "transaction", "memos": [], "tx_id": "T",
+            "changes": [{"asset": "usd", "amount": "3", "held": "0", "issued": "5", "transferred_out": "2"}],
+        });
+        let entry = serde_json::from_value::<Entry>(answer.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&entry).unwrap(), answer);
     }
 }

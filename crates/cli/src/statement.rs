@@ -26,7 +26,11 @@ Examples:
 #[derive(Args, Debug)]
 pub(crate) struct StatementArgs {
     /// Account
-    account: AccountName,
+    #[arg(value_name = "ACCOUNT", required_unless_present = "account")]
+    name: Option<AccountName>,
+    /// Account, as the other commands about credit name it
+    #[arg(long, conflicts_with = "name")]
+    account: Option<AccountName>,
     #[command(flatten)]
     vault: VaultArgs,
     /// Start of the period: a date such as 2026-01-31, or a duration back from now such as 30d
@@ -83,6 +87,8 @@ pub(crate) fn run(args: &StatementArgs) -> Result<Done, Failure> {
 
 impl StatementArgs {
     fn path(&self) -> String {
+        // The command line has one of them.
+        let account = self.name.as_ref().or(self.account.as_ref()).map_or("", AccountName::as_str);
         let format = if self.format == Format::Csv { "csv" } else { "json" };
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let query = [
@@ -91,7 +97,7 @@ impl StatementArgs {
             ("until", number(self.until)),
             ("group_by", self.group_by.clone()),
         ];
-        self.vault.account(&self.account, "statement", &query)
+        self.vault.account(account, "statement", &query)
     }
 
     /// The first page, with the groups of all pages.
@@ -202,6 +208,8 @@ mod tests {
             path("acme --vault eu --since 1970-01-02 --until 1970-01-03 --group-by model --format csv"),
             "/v1/vaults/eu/accounts/acme/statement?format=csv&since=86400000&until=172800000&group_by=model"
         );
+        assert_eq!(path("--account a/b"), path("a/b"));
+        assert!(parsed("acme --account acme").is_err());
         assert!(parsed("acme --format xml").is_err());
         assert!(parsed("acme --format csv --json").is_err());
         assert!(parsed("").is_err());

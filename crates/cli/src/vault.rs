@@ -2,7 +2,7 @@
 
 use clap::Args;
 use earmark_client::http::encoded;
-use earmark_core::{AccountName, NamespaceName, VaultName};
+use earmark_core::{NamespaceName, VaultName};
 
 /// The name of a query parameter, and its value if it is given.
 pub(crate) type Parameter = (&'static str, Option<String>);
@@ -29,8 +29,8 @@ impl VaultArgs {
     }
 
     /// A resource of an account of the vault.
-    pub(crate) fn account(&self, account: &AccountName, what: &str, query: &[Parameter]) -> String {
-        self.path(&format!("accounts/{}/{what}", encoded(account.as_str())), query)
+    pub(crate) fn account(&self, account: &str, what: &str, query: &[Parameter]) -> String {
+        self.path(&format!("accounts/{}/{what}", encoded(account)), query)
     }
 
     /// Adds the namespace and those parameters that have a value.
