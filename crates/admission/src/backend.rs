@@ -523,7 +523,7 @@ pub enum LimitError {
         max: usize,
     },
     /// The limit exists with another kind.
-    #[error("kind: an existing limit keeps its kind; delete it first, or use another key")]
+    #[error("{}", crate::writes::KIND_DIFFERS)]
     KindDiffers,
     /// The vault of a credit limit does not exist.
     #[error("vault: no vault has this name; open it with open_vault first")]

@@ -14,6 +14,11 @@ use crate::quotas::describe_quota;
 /// Most entries in one page.
 pub const PAGE_MAX: usize = 1_000;
 
+/// Why a definition of another kind is refused, and what to do.
+pub(crate) const KIND_DIFFERS: &str = "kind: an existing limit keeps its kind; delete it first, or use another key. A \
+                                       limit that a template derives keeps it while anything is reserved or owed: \
+                                       pause it until then";
+
 const NO_NAMESPACE: &str = "namespace: no namespace has this name; the first limit, vault or key in it creates it";
 
 /// A transaction: all its operations are applied exactly once, or none.
@@ -312,8 +317,7 @@ fn describe_operation(why: &InvalidOperation) -> String {
     let why = match why {
         InvalidOperation::Definition(error) => return format!(".put_limit.definition.{error}"),
         InvalidOperation::LimitKindDiffers => {
-            return ".put_limit.definition.kind: an existing limit keeps its kind; delete it first, or use another key"
-                .into();
+            return format!(".put_limit.definition.{KIND_DIFFERS}");
         }
         InvalidOperation::TooManyLimits => "the limit count is at its maximum".into(),
         InvalidOperation::TooManyVaults => "the vault count is at its maximum".into(),
