@@ -225,9 +225,10 @@ pub struct Audit {
     pub at: UnixMs,
 }
 
-/// Explains a refused write to the caller: the field, the problem, the remedy.
+/// Explains a refused write to the caller: the field, the problem, the remedy. `conflict` is [`describe_conflict`] of its
+/// refused operation.
 #[must_use]
-pub fn describe_write_error(error: &WriteError) -> String {
+pub fn describe_write_error(error: &WriteError, conflict: &str) -> String {
     match error {
         WriteError::Invalid(invalid) => describe_invalid(invalid),
         WriteError::VaultNotFound { .. } => "vault: no vault has this name; open it with open_vault".into(),
@@ -277,14 +278,35 @@ pub fn describe_write_error(error: &WriteError) -> String {
         WriteError::AccountFrozen { operation } => {
             format!("operations[{operation}]: the account is frozen and cannot pay; see unfreeze_account")
         }
-        WriteError::Conflict { operation } => format!(
-            "operations[{operation}]: the account to open exists; or the account to close has a balance or is the vault's \
-             revenue account; or the vault to delete has accounts, assets or client ids, is main of default, or is opened \
-             again in this write"
-        ),
+        WriteError::Conflict { operation } => format!("operations[{operation}]: {conflict}"),
         WriteError::InsufficientCredit { operation } => {
             format!("operations[{operation}]: the account has too little of this asset")
         }
+    }
+}
+
+/// Why `WriteError::Conflict` refuses this operation.
+#[must_use]
+pub const fn describe_conflict(operation: &Operation) -> &'static str {
+    match operation {
+        Operation::OpenAccount { .. } => "account: the account exists; use it, or another name",
+        Operation::CloseAccount { .. } => {
+            "account: the account has a balance, or is the vault's revenue account; transfer or retire its credit first"
+        }
+        Operation::OpenVault { .. } => "vault: this write deletes the vault; open it again in another write",
+        Operation::DeleteVault { .. } => {
+            "vault: the vault has accounts, assets or client ids, or is main of default; only an unused vault can be \
+             deleted"
+        }
+        Operation::PutLimit { .. }
+        | Operation::DeleteLimit { .. }
+        | Operation::RetireClient { .. }
+        | Operation::SetPlan { .. }
+        | Operation::FreezeAccount { .. }
+        | Operation::UnfreezeAccount { .. }
+        | Operation::Issue { .. }
+        | Operation::Transfer { .. }
+        | Operation::Retire { .. } => "the state of its account or vault does not allow it",
     }
 }
 

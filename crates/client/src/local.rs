@@ -9,7 +9,7 @@ use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
     DeleteLimitRequest, DeleteTemplateRequest, ExtendAnswer as ExtendAnswered, ExtendRequest, LimitChange, LimitError,
     LimitQuery, OWNED_BY_GATEWAY, PAGE_MAX, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, Refusal,
-    ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError, WriteAnswer, WriteRequest,
+    ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError, WriteAnswer, WriteRequest, describe_conflict,
     describe_credit_shortage, describe_quota, describe_write_error,
 };
 use earmark_core::{
@@ -220,7 +220,11 @@ impl Local {
                 let subjects: Vec<String> = item.operations.iter().map(subject).collect();
                 Written::Success(convert::success(&receipt, &subjects))
             }
-            WriteAnswer::Refused(error) => Written::Error(convert::write_error(&error, describe_write_error(&error))),
+            WriteAnswer::Refused(error) => {
+                let operation = error.operation().and_then(|place| item.operations.get(place));
+                let message = describe_write_error(&error, operation.map_or("", describe_conflict));
+                Written::Error(convert::write_error(&error, message))
+            }
         };
         Reader(NAME).written(v1::WriteResponse { result: Some(result) })
     }

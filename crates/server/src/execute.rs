@@ -8,7 +8,7 @@ use earmark_admission::{
     Amount, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, EntryQuery,
     ExtendAnswer, ExtendRequest, LimitChange, LimitError, PAGE_MAX, PauseLimitRequest, PutLimitRequest,
     PutTemplateRequest, QuotaError, Refusal, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest,
-    describe_write_error,
+    describe_conflict, describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, Role, SetQuotas, UnixMs, WriteError};
 use tokio::task::JoinError;
@@ -341,6 +341,8 @@ pub(crate) struct Written {
     pub(crate) answer: Result<WriteAnswer, BackendError>,
     /// The limit, vault or account name of each operation, in order.
     pub(crate) subjects: Vec<String>,
+    /// The reason of a conflict at each operation, in order.
+    conflicts: Vec<&'static str>,
     scope: String,
 }
 
@@ -348,7 +350,8 @@ impl Written {
     /// Explains a refused write. An error about its identity names the scope, so that a forgotten vault is visible. `parts` are the
     /// numbers of operations in each write of a batch.
     pub(crate) fn message(&self, error: &WriteError, parts: Option<&[usize]>) -> String {
-        let message = describe_write_error(error);
+        let conflict = error.operation().and_then(|operation| self.conflicts.get(operation));
+        let message = describe_write_error(error, conflict.copied().unwrap_or_default());
         match error {
             WriteError::SequenceGap { .. }
             | WriteError::AlreadyCommitted { .. }
@@ -380,6 +383,7 @@ fn in_batch(message: &str, operation: usize, parts: &[usize]) -> String {
 pub(crate) async fn write(app: &App, context: &RequestContext, request: WriteRequest) -> Written {
     tracing::debug!(request_id = context.id(), actor = %context.caller.actor, id = %request.id, "write");
     let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
+    let conflicts = request.operations.iter().map(describe_conflict).collect();
     let vault = request.vault.as_ref().map_or("no vault".to_owned(), |vault| format!("vault {vault}"));
     let client = request.id.client().map_or(String::new(), |client| format!(", client {client}"));
     let scope = format!("namespace {}, {vault}{client}", request.namespace);
@@ -390,7 +394,7 @@ pub(crate) async fn write(app: &App, context: &RequestContext, request: WriteReq
         Ok(WriteAnswer::Refused(error)) => Some(error.code()),
         Err(_) => Some(UNAVAILABLE),
     });
-    Written { answer, subjects, scope }
+    Written { answer, subjects, conflicts, scope }
 }
 
 /// Counts a malformed write.

@@ -128,7 +128,7 @@ pub async fn a_vault_gets_no_more_assets_than_in_a_book(store: Arc<dyn Store>) {
         assert!(matches!(copy, Ok(WriteAnswer::Committed(_))), "{copy:?}");
     }
     let why = process.refuse(last + 1, vec![of(0), of(1_001), of(1_001), of(1_002)]).await;
-    assert!(describe_write_error(&why).contains("operations[3]"), "{why:?}");
+    assert!(describe_write_error(&why, "").contains("operations[3]"), "{why:?}");
     process.write_next(vec![of(0), of(1_001)]).await;
     assert_eq!(process.refuse(last + 2, vec![of(1_002)]).await.code(), "INVALID");
 }

@@ -297,7 +297,7 @@ async fn a_deleted_vault_makes_room_for_another() {
     assert_eq!(team.write(&keyed, Some("c"), account).await.0, 200);
     // That was a sequence of another client.
     team.sequence -= 1;
-    assert_refused(team.write(&keyed, None, delete("c")).await, "CONFLICT", "the vault to delete has accounts");
+    assert_refused(team.write(&keyed, None, delete("c")).await, "CONFLICT", "the vault has accounts");
     let (status, answer) = team.write(&keyed, None, delete("a")).await;
     assert_eq!((status, &answer["error"]["code"]), (404, &json!("VAULT_NOT_FOUND")), "{answer}");
     let log = keyed.ask(Some(&team.admin), "GET", "/v1/audit", "").await.text;

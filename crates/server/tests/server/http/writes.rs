@@ -159,6 +159,14 @@ async fn credit_is_refused_by_code_and_nothing_changes() {
         let error = refuse(&server, status, &body(MAIN, 2, json!([issue("acme", 1), operation]))).await;
         assert_eq!((&error["code"], &error["operation"]), (&json!(code), &json!(1)), "{operation}");
     }
+    for (operation, message) in [
+        (open("acme"), "operations[0]: account: the account exists"),
+        (json!({"close_account": {"account": "acme"}}), "operations[0]: account: the account has a balance"),
+    ] {
+        let error = refuse(&server, 409, &body(MAIN, 2, json!([operation]))).await;
+        let found = error["message"].as_str().unwrap();
+        assert!(found.starts_with(message) && !found.contains("vault to delete"), "{found}");
+    }
     assert_eq!(available(&server, "acme").await, "10");
     commit(&server, MAIN, 2, json!([{"unfreeze_account": {"account": "cold"}}, transfer("cold", "acme", "1")])).await;
     assert_eq!(available(&server, "acme").await, "11");
