@@ -308,7 +308,8 @@ fn verdict(rows: Vec<Row>) -> Result<(), Failure> {
         }
         wrong.extend(row.usage.problems().into_iter().map(|problem| format!("{}: {problem}", row.name)));
         let p99 = row.seen.quantile(0.99);
-        if row.name != "all" && p99 > P99_MAX {
+        // Without an attack it shows only how busy the machine is.
+        if !matches!(row.name, "none" | "all") && p99 > P99_MAX {
             wrong.push(format!("{}: p99 is {} ms, allowed are {}", row.name, p99.as_millis(), P99_MAX.as_millis()));
         }
     }
@@ -346,7 +347,7 @@ mod tests {
             let seen = Seen { reserves_us: vec![us; 100], failed, failures: Vec::new() };
             Row { name, seen, attacks: 0, usage: Usage::default(), took: Duration::from_secs(1) }
         };
-        assert!(verdict(vec![row("idle", 49_000, 0), row("all", 90_000, 0)]).is_ok());
+        assert!(verdict(vec![row("none", 51_000, 0), row("idle", 49_000, 0), row("all", 90_000, 0)]).is_ok());
         let wrong = verdict(vec![row("idle", 51_000, 0), row("all", 1, 2)]).unwrap_err().to_string();
         let expected =
             "the checked server did not hold: idle: p99 is 51 ms, allowed are 50; all: 2 honest requests failed";
