@@ -13,9 +13,6 @@ use steps::{Report, Step, follow};
 /// Steps that run at once. Most wait for timers or for one process, so that two of them use two cores well.
 const LANES: usize = 2;
 
-/// The selection of packages and targets of the tests. Not --all-targets, which would run the benches too.
-const TARGETS: &str = "--workspace --lib --bins --tests --examples --locked";
-
 pub(crate) fn verify() -> Result<(), Failure> {
     let start = Instant::now();
     let before = work_tree();
@@ -41,17 +38,22 @@ fn first() -> Vec<Step> {
         Step::task("licences", "licences"),
         Step::new("clippy", run::command("cargo", clippy)),
         // All programs of the tests and the tasks, so that no step beside another waits for cargo.
-        Step::new("build", run::command("cargo", &format!("test {TARGETS} --no-run"))),
+        Step::new("build", run::command("cargo", "test --workspace --locked --no-run")),
     ]
 }
 
 /// The steps that run side by side, the longest first.
 fn rest(has_nextest: bool) -> Vec<Step> {
-    let tests = if has_nextest { "nextest run --workspace --locked".to_owned() } else { format!("test {TARGETS}") };
+    // Not --all-targets: that would run the benches too.
+    let tests = if has_nextest {
+        "nextest run --workspace --locked"
+    } else {
+        "test --workspace --lib --bins --tests --examples --locked"
+    };
     let mut docs = run::command("cargo", "doc --workspace --no-deps --locked");
     docs.env("RUSTDOCFLAGS", "-D warnings");
     vec![
-        Step::new("tests", run::command("cargo", &tests)).run_by(postgres::with_server),
+        Step::new("tests", run::command("cargo", tests)).run_by(postgres::with_server),
         Step::new("doc tests", run::command("cargo", "test --doc --workspace --locked")),
         Step::new("docs", docs),
         Step::task("api", "api"),
