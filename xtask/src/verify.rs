@@ -42,7 +42,7 @@ fn first() -> Vec<Step> {
     ]
 }
 
-/// The steps that run side by side, the longest first.
+/// The steps that run side by side. The tests take about as long as all others together.
 fn rest(has_nextest: bool) -> Vec<Step> {
     // Not --all-targets: that would run the benches too.
     let tests = if has_nextest {
