@@ -3,7 +3,8 @@
 //! `cargo bench -p earmark-credits` measures every store, `-- memory sqlite` only those. Three figures each: sixteen
 //! callers with an account each, sixty-four callers of one account, and sixteen callers that settle the holds of
 //! another process. `EARMARK_BENCH_ENTRIES=1000000` commits that many entries in between and repeats the first and the
-//! last figure.
+//! last figure. Behind each is the CPU time of an entry, that of a private PostgreSQL server included: on a busy machine
+//! it varies less than the speed. `EARMARK_BENCH_SECONDS=1` shortens the measurements.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a bench may")]
 
@@ -25,12 +26,14 @@ use earmark_credits::{
 
 use support::{credit_limit, namespace, usd, write};
 
-/// Duration of each measurement.
-const SPAN: Duration = Duration::from_secs(5);
+/// Duration of each measurement, in seconds.
+const SPAN_SECONDS: u64 = 5;
 const CALLERS: usize = 16;
 const CROWD: usize = 64;
 /// Leases of another process that each caller settles.
 const FOREIGN: usize = 64;
+/// Clock ticks per second in `/proc/<pid>/stat`, on every Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
 /// Callers that fill the store between measurements.
 const RUSH: usize = 256;
 
@@ -40,13 +43,13 @@ fn main() {
     let between = std::env::var("EARMARK_BENCH_ENTRIES").ok().and_then(|count| count.parse().ok());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     if is_wanted("memory") {
-        runtime.block_on(measure("memory", Arc::new(MemoryStore::new()), between));
+        runtime.block_on(measure("memory", Arc::new(MemoryStore::new()), between, None));
     }
     if is_wanted("sqlite") {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("credits.db");
         let opened = runtime.block_on(SqliteStore::open(&path, SqliteOptions::default()));
-        runtime.block_on(measure("sqlite", Arc::new(opened.expect("a store")), between));
+        runtime.block_on(measure("sqlite", Arc::new(opened.expect("a store")), between, None));
     }
     if is_wanted("postgres") {
         // A private server on this disk, unless one is given.
@@ -54,37 +57,61 @@ fn main() {
         let own = given.is_none().then(|| server::Server::start().expect("a server"));
         let url = given.or(own.as_ref().map(server::Server::url)).expect("a server");
         let opened = runtime.block_on(PostgresStore::open(&url, PostgresOptions::default()));
-        runtime.block_on(measure("postgres", Arc::new(opened.expect("a store")), between));
+        let postmaster = own.as_ref().and_then(postmaster);
+        runtime.block_on(measure("postgres", Arc::new(opened.expect("a store")), between, postmaster));
     }
 }
 
-async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>) {
+/// The process of a server, whose children serve the connections.
+fn postmaster(server: &server::Server) -> Option<u32> {
+    let text = std::fs::read_to_string(server.socket().with_file_name("data/postmaster.pid")).ok()?;
+    text.lines().next()?.parse().ok()
+}
+
+/// The CPU time in microseconds of this process, and of a PostgreSQL server; 0 where there is no `/proc`.
+fn cpu_us(postmaster: Option<u32>) -> f64 {
+    let own = std::process::id();
+    let of = |stat: String| {
+        let (id, rest) = (stat.split(' ').next()?.parse::<u32>().ok()?, stat.rsplit_once(") ")?.1);
+        let field = |place: usize| rest.split(' ').nth(place)?.parse::<u32>().ok();
+        let is_meant = id == own || postmaster.is_some_and(|server| id == server || field(1) == Some(server));
+        is_meant.then_some(f64::from(field(11)? + field(12)?))
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = processes.filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
+    stats.filter_map(of).sum::<f64>() * 1e6 / TICKS_PER_SECOND
+}
+
+async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>, postmaster: Option<u32>) {
+    let seconds = std::env::var("EARMARK_BENCH_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let span = Until::Time(Duration::from_secs(seconds.unwrap_or(SPAN_SECONDS)));
     let start = async || {
         let credits = SagaCredits::start(Arc::clone(&store), Arc::new(SystemClock::new()), Options::default());
         credits.await.expect("a store that answers")
     };
-    let bench = Arc::new(Bench { credits: start().await, other: start().await, leases: AtomicU64::new(0) });
+    let (credits, other) = (start().await, start().await);
+    let bench = Arc::new(Bench { credits, other, leases: AtomicU64::new(0), postmaster });
     let accounts: Vec<String> = (0..CALLERS).map(|caller| format!("tenant-{caller}")).collect();
     bench.open(&accounts).await;
     bench.open(&["crowd".to_owned()]).await;
     bench.run(&accounts, CALLERS, Until::Count(1_000)).await;
-    let (early, early_us) = bench.run(&accounts, CALLERS, Until::Time(SPAN)).await;
-    println!("{name:<10} {CALLERS} callers: {early:>8.0} entries/s, {early_us:>8.0} us each");
-    let (crowd, crowd_us) = bench.run(&["crowd".to_owned()], CROWD, Until::Time(SPAN)).await;
+    let (early, early_us, cpu) = bench.run(&accounts, CALLERS, span).await;
+    println!("{name:<10} {CALLERS} callers: {early:>8.0} entries/s, {early_us:>8.0} us each, {cpu:>6.0} us of CPU");
+    let (crowd, crowd_us, cpu) = bench.run(&["crowd".to_owned()], CROWD, span).await;
     println!(
-        "{name:<10} {CROWD} callers of one account: {crowd:>8.0} entries/s, {crowd_us:>8.0} us each, {:.2} of the above",
+        "{name:<10} {CROWD} callers of one account: {crowd:>8.0} entries/s, {crowd_us:>8.0} us each, {cpu:>6.0} us of CPU, {:.2} of the above",
         crowd / early
     );
-    let foreign = bench.settle_foreign(&accounts).await;
-    println!("{name:<10} {CALLERS} callers, leases of another process: {foreign:>8.0} entries/s");
+    let (foreign, cpu) = bench.settle_foreign(&accounts).await;
+    println!("{name:<10} {CALLERS} callers, leases of another process: {foreign:>8.0} entries/s, {cpu:>6.0} us of CPU");
     if let Some(count) = between {
         bench.run(&accounts, RUSH, Until::Count(count)).await;
-        let (late, late_us) = bench.run(&accounts, CALLERS, Until::Time(SPAN)).await;
+        let (late, late_us, _) = bench.run(&accounts, CALLERS, span).await;
         println!(
             "{name:<10} {CALLERS} callers after {count}: {late:>8.0} entries/s, {late_us:>8.0} us each, {:.2} times the cost",
             early / late
         );
-        let late = bench.settle_foreign(&accounts).await;
+        let (late, _) = bench.settle_foreign(&accounts).await;
         println!(
             "{name:<10} {CALLERS} callers, leases of another process after {count}: {late:>8.0} entries/s, {:.2} times the cost",
             foreign / late
@@ -105,6 +132,7 @@ struct Bench {
     /// A second process: it shares the rows and has no memory of the first one's holds.
     other: SagaCredits,
     leases: AtomicU64,
+    postmaster: Option<u32>,
 }
 
 fn limit(account: &str) -> Arc<Definition> {
@@ -147,8 +175,8 @@ impl Bench {
         lease
     }
 
-    /// Entries per second of callers that settle another process's leases.
-    async fn settle_foreign(self: &Arc<Bench>, accounts: &[String]) -> f64 {
+    /// Entries per second of callers that settle another process's leases, and the CPU time of each.
+    async fn settle_foreign(self: &Arc<Bench>, accounts: &[String]) -> (f64, f64) {
         let mut callers = Vec::with_capacity(accounts.len());
         for limit in accounts.iter().map(|account| limit(account)) {
             let mut leases = Vec::with_capacity(FOREIGN);
@@ -157,7 +185,7 @@ impl Bench {
             }
             callers.push((limit, leases));
         }
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), cpu_us(self.postmaster));
         let tasks = callers.into_iter().map(|(limit, leases)| {
             let bench = Arc::clone(self);
             tokio::spawn(async move {
@@ -169,11 +197,13 @@ impl Bench {
         for task in tasks.collect::<Vec<_>>() {
             task.await.expect("a caller that is served");
         }
-        (accounts.len() * FOREIGN) as f64 / start.elapsed().as_secs_f64()
+        let entries = (accounts.len() * FOREIGN) as f64;
+        (entries / start.elapsed().as_secs_f64(), (cpu_us(self.postmaster) - cpu) / entries)
     }
 
-    /// Entries per second, and microseconds per entry of one caller.
-    async fn run(self: &Arc<Bench>, accounts: &[String], callers: usize, until: Until) -> (f64, f64) {
+    /// Entries per second, microseconds per entry of one caller, and the CPU time of an entry.
+    async fn run(self: &Arc<Bench>, accounts: &[String], callers: usize, until: Until) -> (f64, f64, f64) {
+        let cpu = cpu_us(self.postmaster);
         let (start, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let tasks: Vec<_> = (0..callers)
             .map(|caller| {
@@ -199,7 +229,8 @@ impl Bench {
         }
         let entries = done.load(Ordering::Relaxed) as f64;
         let seconds = start.elapsed().as_secs_f64();
-        (entries / seconds, seconds * 1e6 * callers as f64 / entries)
+        let cpu = cpu_us(self.postmaster) - cpu;
+        (entries / seconds, seconds * 1e6 * callers as f64 / entries, cpu / entries)
     }
 }
 
