@@ -9,48 +9,48 @@ use crate::store::Survey;
 
 const ACCOUNTS: &str =
     "select 'account' as part, k.place - 1 as place, a.standing as a, a.overdraft as b, a.claimed_by as c,
-         a.claim as d
+         a.claim as d, null as e
      from unnest(?1::text[], ?2::text[], ?3::text[]) with ordinality k (namespace, vault, account, place)
      join accounts a using (namespace, vault, account)";
 
-const POSTING_SETS: &str = "select p.part, q.place - 1, p.a, p.b, p.c, p.d
-     from unnest(?1::text[], ?2::text[], ?3::text[], ?4::text[], ?5::bigint[], ?6::bigint[], ?7::bigint[])
-         with ordinality q (namespace, vault, account, asset, largest, smallest, count_max, place)
-     cross join lateral (
-         select 'owed' as part, o.id as a, o.amount::text as b, null as c, null as d from postings o
-         where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount <= 0 and o.state = 'active' and o.lease is null and o.priority is null
-         union all
-         select 'owed', o.id, o.amount::text, o.reservation_id, null from postings o
-         where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount <= 0 and o.state = 'pending' and o.lease is null and o.priority is null
-         union all
-         (select 'grant', o.id, o.amount::text, o.reservation_id, o.priority || ' ' || coalesce(o.expires_at_ms::text, '')
-         from postings o
-         where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.priority is not null and o.state <> 'inactive'
-         order by o.priority, o.expires_at_ms, o.id limit 2048)
-         union all
-         (select 'large', o.id, o.amount::text, null, null from postings o
-         where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount > 0 and o.state = 'active' and o.lease is null and o.priority is null
-         order by o.amount desc, o.id desc limit q.largest)
-         union all
-         (select 'small', o.id, o.amount::text, null, null from postings o
-         where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount > 0 and o.state = 'active' and o.lease is null and o.priority is null
-         order by o.amount, o.id limit q.smallest)
-         union all
-         select 'active', count(*)::text, null, null, null from (
+/// Each posting set is one row.
+const POSTING_SETS: &str = "select 'set', q.place - 1,
+         (select string_agg(o.id || ' ' || o.amount || ' ' || coalesce(o.reservation_id, ''), ',') from (
+             select o.id, o.amount, o.reservation_id from postings o
+             where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
+             and o.amount <= 0 and o.state = 'active' and o.lease is null and o.priority is null
+             union all
+             select o.id, o.amount, o.reservation_id from postings o
+             where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
+             and o.amount <= 0 and o.state = 'pending' and o.lease is null and o.priority is null) o),
+         (select string_agg(o.id || ' ' || o.amount || ' ' || coalesce(o.reservation_id, '') || ' ' || o.priority || ' '
+                 || coalesce(o.expires_at_ms::text, ''), ',') from (
+             select o.id, o.amount, o.reservation_id, o.priority, o.expires_at_ms from postings o
+             where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
+             and o.priority is not null and o.state <> 'inactive'
+             order by o.priority, o.expires_at_ms, o.id limit 2048) o),
+         (select string_agg(o.id || ' ' || o.amount, ',') from (
+             select o.id, o.amount from postings o
+             where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
+             and o.amount > 0 and o.state = 'active' and o.lease is null and o.priority is null
+             order by o.amount desc, o.id desc limit q.largest) o),
+         (select string_agg(o.id || ' ' || o.amount, ',') from (
+             select o.id, o.amount from postings o
+             where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
+             and o.amount > 0 and o.state = 'active' and o.lease is null and o.priority is null
+             order by o.amount, o.id limit q.smallest) o),
+         (select count(*)::text from (
              select from postings o
              where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-             and o.amount > 0 and o.state = 'active' and o.lease is null
-             and o.priority is null limit q.count_max) found) p";
+             and o.amount > 0 and o.state = 'active' and o.lease is null and o.priority is null
+             limit q.count_max) o)
+     from unnest(?1::text[], ?2::text[], ?3::text[], ?4::text[], ?5::bigint[], ?6::bigint[], ?7::bigint[])
+         with ordinality q (namespace, vault, account, asset, largest, smallest, count_max, place)";
 
-const CLIENT: &str = "select 'client', 0, l.last_sequence::text, l.owner, null, null
+const CLIENT: &str = "select 'client', 0, l.last_sequence::text, l.owner, null, null, null
      from clients l where l.namespace = ?1 and l.vault = ?2 and l.client = ?3";
 
-const ASSETS: &str = "select 'asset', k.place - 1, a.issued::text, a.retired::text, a.expired::text, null
+const ASSETS: &str = "select 'asset', k.place - 1, a.issued::text, a.retired::text, a.expired::text, null, null
      from unnest(?1::text[], ?2::text[], ?3::text[]) with ordinality k (namespace, vault, asset, place)
      join assets a using (namespace, vault, asset)";
 

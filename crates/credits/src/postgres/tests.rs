@@ -355,7 +355,7 @@ fn reads() -> [(&'static str, Question, usize); 16] {
         ("expiring", first(store::EXPIRING), 10),
         ("expiring of an account", of_account(sqlx::query(store::EXPIRING_OF).bind(past)).bind(10_i64), 10),
         ("plan mark", of_account(sqlx::query(store::PLAN_MARK)), 1),
-        ("survey", survey(), 20),
+        ("survey", survey(), 1),
     ]
 }
 

@@ -102,7 +102,7 @@ pub(crate) trait Database: Send + Sync + 'static {
         values: [Value; N],
     ) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
 
-    /// Reads the rows of a survey as `part`, `place`, and the columns `a` to `d` of that part.
+    /// Reads the rows of a survey as `part`, `place`, and the columns of that part, of `a` to `e`.
     fn survey(&self, survey: &Survey) -> impl Future<Output = Result<Vec<Self::Row>, StoreError>> + Send;
 
     /// Runs [`Database::CENSUS`], which reads whole tables.

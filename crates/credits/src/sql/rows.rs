@@ -14,7 +14,7 @@ use crate::model::{
     Plan, Posting, PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetSums, LoggedTransaction, RecordCursor, Records, StoreError, Surveyed, Transactions, UnreadRecord,
+    AssetSums, LoggedTransaction, PostingSet, RecordCursor, Records, StoreError, Surveyed, Transactions, UnreadRecord,
 };
 
 fn home(row: &impl Row) -> Result<VaultKey, StoreError> {
@@ -164,38 +164,50 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
                 *slot = Some(AssetSums { issued: row.parse("a")?, retired: row.parse("b")?, expired: row.parse("c")? });
             }
         }
-        part => {
-            let Some(posting_set) = found.posting_sets.get_mut(place) else { return Ok(()) };
-            if part == "active" {
-                posting_set.active = row.parse("a")?;
-                return Ok(());
-            }
-            let rid = row.text_or_null("c")?;
-            let reserved_by = rid.map(|rid| parse("reservation_id", &rid)).transpose()?;
-            let terms = match part {
-                "grant" => grant_of(&row.text("d")?)?,
-                _ => GrantTerms::PLAIN,
-            };
-            let posting = LivePosting { id: row.parse("a")?, amount: row.parse("b")?, terms, reserved_by };
-            match part {
-                "grant" => posting_set.add_grant(posting),
-                "large" => posting_set.large.push(posting),
-                "small" => posting_set.small.push(posting),
-                _ => posting_set.add_owed(posting),
+        _ => {
+            if let Some(slot) = found.posting_sets.get_mut(place) {
+                *slot = posting_set(row)?;
             }
         }
     }
     Ok(())
 }
 
-/// The terms of a grant in a survey: priority and expiry, with a blank between them.
-fn grant_of(text: &str) -> Result<GrantTerms, StoreError> {
-    let (priority, expires_at) = text.split_once(' ').ok_or_else(|| corrupt("priority", text))?;
-    let expires_at = match expires_at {
-        "" => None,
-        ms => Some(time("expires_at_ms", parse("expires_at_ms", ms)?)?),
-    };
-    Ok(GrantTerms::new(parse("priority", priority)?, expires_at))
+/// A posting set: debts, grants, the largest and the smallest postings as lists, and the number of active ones.
+fn posting_set(row: &impl Row) -> Result<PostingSet, StoreError> {
+    let mut set = PostingSet { active: row.parse("e")?, ..PostingSet::default() };
+    live_postings(row, "a", |posting| set.add_owed(posting))?;
+    live_postings(row, "b", |posting| set.add_grant(posting))?;
+    live_postings(row, "c", |posting| set.large.push(posting))?;
+    live_postings(row, "d", |posting| set.small.push(posting))?;
+    // A database may join the items of a list in any order.
+    set.grants.sort_by_key(|posting| (posting.terms, posting.id));
+    set.large.sort_by_key(|posting| std::cmp::Reverse((posting.amount, posting.id)));
+    set.small.sort_by_key(|posting| (posting.amount, posting.id));
+    Ok(set)
+}
+
+/// The postings of a list, with a comma between two. Each has its id and amount, the saga that reserved it, its priority
+/// and its expiry, with a blank between two. The last three may be empty or missing.
+fn live_postings(row: &impl Row, column: &'static str, mut add: impl FnMut(LivePosting)) -> Result<(), StoreError> {
+    let Some(list) = row.text_or_null(column)? else { return Ok(()) };
+    for item in list.split(',') {
+        let mut fields = item.split(' ');
+        let mut field = || fields.next().filter(|field| !field.is_empty());
+        let (Some(id), Some(amount)) = (field(), field()) else { return Err(corrupt(column, item)) };
+        let (rid, priority, expires_at) = (field(), field(), field());
+        let terms = match priority {
+            None => GrantTerms::PLAIN,
+            Some(priority) => {
+                let expires_at = expires_at.map(|ms| parse("expires_at_ms", ms)).transpose()?;
+                let expires_at = expires_at.map(|ms| time("expires_at_ms", ms)).transpose()?;
+                GrantTerms::new(parse("priority", priority)?, expires_at)
+            }
+        };
+        let reserved_by = rid.map(|rid| parse("reservation_id", rid)).transpose()?;
+        add(LivePosting { id: parse("id", id)?, amount: parse("amount", amount)?, terms, reserved_by });
+    }
+    Ok(())
 }
 
 pub(super) fn standing(word: &str) -> Result<AccountStatus, StoreError> {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use earmark_core::GrantTerms;
 use serde_json::{Value as Json, json};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -242,7 +243,10 @@ fn conditions(record: &Record) -> Json {
 #[derive(Default)]
 struct Rows<'a> {
     consumed: Vec<Json>,
+    /// Postings of plain credit. Most are: a column that has no value costs as much as one that has.
     created: Vec<Json>,
+    /// Postings of grants, holds of grants, and plan marks.
+    created_with_terms: Vec<Json>,
     entries: Vec<Json>,
     changes: Vec<Json>,
     clients: Vec<Json>,
@@ -253,7 +257,12 @@ impl<'a> Rows<'a> {
     fn add(&mut self, record: &'a Record, found: &mut Found<'_>) {
         let (plan, rid): (&Plan, String) = (&record.plan, record.token.rid.to_string());
         self.consumed.extend(plan.inputs.iter().map(|posting| json!([posting.id.to_string(), rid])));
-        self.created.extend(plan.outputs.iter().map(created));
+        for posting in &plan.outputs {
+            match has_terms(posting) {
+                true => self.created_with_terms.push(created(posting)),
+                false => self.created.push(Json::from(plain(posting))),
+            }
+        }
         self.add_entries(record.token, plan, found);
     }
 
@@ -310,13 +319,23 @@ impl<'a> Rows<'a> {
         );
         push(
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                 ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, plan, state)
+                 ends_at_ms, used, kept, extension, state)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                 value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15,
-                 value->>16, 'active'
+                 value->>8, value->>9, value->>10, value->>11, value->>12, 'active'
              from json_each(?)",
             self.created,
         );
+        if !self.created_with_terms.is_empty() {
+            push(
+                "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
+                     ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, plan, state)
+                 select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
+                     value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15,
+                     value->>16, 'active'
+                 from json_each(?)",
+                self.created_with_terms,
+            );
+        }
         push(
             "insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8,
@@ -370,29 +389,39 @@ pub(super) fn input(posting: &Posting) -> Json {
     json!([posting.id.to_string(), posting.extension()])
 }
 
+/// Whether a posting has values in the columns of grants, holds of grants, or plans.
+fn has_terms(posting: &Posting) -> bool {
+    let has_shares = posting.hold.as_ref().is_some_and(|hold| !hold.shares.is_empty());
+    posting.terms != GrantTerms::PLAIN || has_shares || posting.plan.is_some()
+}
+
+/// A posting as a row, without the columns of grants.
+fn plain(posting: &Posting) -> Vec<Json> {
+    let (key, hold) = (&posting.account, posting.hold.as_ref());
+    vec![
+        posting.id.to_string().into(),
+        key.home.namespace.as_str().into(),
+        key.home.vault.as_str().into(),
+        key.account.as_str().into(),
+        posting.asset.as_str().into(),
+        posting.amount.to_string().into(),
+        order(posting.amount).into(),
+        hold.map(|hold| hold.lease.to_string()).into(),
+        hold.map(|hold| hold.limit.as_str()).into(),
+        hold.map(|hold| hold.ends_at.get()).into(),
+        hold.map_or(0, |hold| hold.used).to_string().into(),
+        hold.map_or(0, |hold| hold.kept).to_string().into(),
+        posting.extension().into(),
+    ]
+}
+
 /// A posting as a row.
 pub(super) fn created(posting: &Posting) -> Json {
-    let (key, hold) = (&posting.account, posting.hold.as_ref());
     let (priority, expires_at_ms) = terms_values(posting.terms);
-    json!([
-        posting.id.to_string(),
-        key.home.namespace.as_str(),
-        key.home.vault.as_str(),
-        key.account.as_str(),
-        posting.asset.as_str(),
-        posting.amount.to_string(),
-        order(posting.amount),
-        hold.map(|hold| hold.lease.to_string()),
-        hold.map(|hold| hold.limit.as_str()),
-        hold.map(|hold| hold.ends_at.get()),
-        hold.map_or(0, |hold| hold.used).to_string(),
-        hold.map_or(0, |hold| hold.kept).to_string(),
-        posting.extension(),
-        priority,
-        expires_at_ms,
-        shares_text(hold),
-        plan_text(posting.plan.as_deref()),
-    ])
+    let mut row = plain(posting);
+    row.extend([priority.into(), expires_at_ms.into()]);
+    row.extend([shares_text(posting.hold.as_ref()).into(), plan_text(posting.plan.as_deref()).into()]);
+    Json::from(row)
 }
 
 /// The effect of an entry as a row.

@@ -1,5 +1,7 @@
 //! Several statements that are sent to the thread of a connection together.
 
+use std::fmt::Write;
+
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Sqlite};
@@ -37,14 +39,34 @@ impl Script {
         self.values.extend(values);
     }
 
+    /// Adds a statement whose parameters are `?1` to `?9`, each as often as it is needed. A script has only such statements,
+    /// or none: the driver counts the parameters without a number from the first statement on.
+    pub(super) fn push_numbered<const N: usize>(&mut self, sql: &'static str, values: [Value; N]) {
+        const { assert!(N <= 9) };
+        let bound = self.values.len();
+        let mut parts = sql.split('?');
+        self.sql.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let number = part.bytes().next().map_or(0, |digit| usize::from(digit.wrapping_sub(b'0')));
+            debug_assert!((1..=N).contains(&number), "a value for ?{number} of {sql}");
+            _ = write!(self.sql, "${}", bound.saturating_add(number));
+            self.sql.push_str(part.get(1..).unwrap_or_default());
+        }
+        self.sql.push_str(";\n");
+        self.values.extend(values);
+    }
+
     /// The query plan of each statement.
     #[cfg(test)]
     pub(super) async fn explain(self, connection: &mut SqliteConnection) -> Vec<(String, String)> {
-        let mut values = self.values.into_iter();
+        let mut unnumbered = self.values.clone().into_iter();
         let mut plans = Vec::new();
         for sql in self.sql.split(";\n").filter(|sql| !sql.is_empty()) {
-            let mut script = Script { sql: format!("explain query plan {sql}"), values: Vec::new() };
-            script.values.extend(values.by_ref().take(sql.matches('?').count()));
+            let values = match sql.matches('?').count() {
+                0 => self.values.clone(),
+                count => unnumbered.by_ref().take(count).collect(),
+            };
+            let script = Script { sql: format!("explain query plan {sql}"), values };
             for row in script.run(connection).await.expect("a plan") {
                 plans.push((sql.to_owned(), sqlx::Row::get::<String, _>(&row, "detail")));
             }

@@ -7,59 +7,55 @@ use crate::sql::database::values;
 use crate::sql::limit;
 use crate::store::{GRANT_POSTINGS_MAX, PostingQuery, Survey};
 
+/// A posting set as one row: a row less costs more than a posting less.
+const POSTING_SET: &str = "
+    select 'set' as part, ?1 as place,
+        (select group_concat(id || ' ' || amount || ' ' || coalesce(reservation_id, '')) from (
+            select id, amount, reservation_id from postings
+            where namespace = ?2 and vault = ?3 and account = ?4 and asset = ?5 and amount_order <= 0
+            and state = 'active' and lease is null and priority is null
+            union all
+            select id, amount, reservation_id from postings
+            where namespace = ?2 and vault = ?3 and account = ?4 and asset = ?5 and amount_order <= 0
+            and state = 'pending' and lease is null and priority is null)) as a,
+        (select group_concat(id || ' ' || amount || ' ' || coalesce(reservation_id, '') || ' ' || priority || ' '
+                || coalesce(expires_at_ms, '')) from (
+            select id, amount, reservation_id, priority, expires_at_ms from postings
+            where namespace = ?2 and vault = ?3 and account = ?4 and asset = ?5 and priority is not null
+            and state <> 'inactive' order by priority, expires_at_ms is null, expires_at_ms, id limit ?6)) as b,
+        (select group_concat(id || ' ' || amount) from (
+            select id, amount from postings
+            where namespace = ?2 and vault = ?3 and account = ?4 and asset = ?5 and amount_order > 0
+            and state = 'active' and lease is null and priority is null
+            order by amount_order desc, id desc limit ?7)) as c,
+        (select group_concat(id || ' ' || amount) from (
+            select id, amount from postings
+            where namespace = ?2 and vault = ?3 and account = ?4 and asset = ?5 and amount_order > 0
+            and state = 'active' and lease is null and priority is null
+            order by amount_order, id limit ?8)) as d,
+        (select cast(count(*) as text) from (
+            select 1 from postings
+            where namespace = ?2 and vault = ?3 and account = ?4 and asset = ?5 and amount_order > 0
+            and state = 'active' and lease is null and priority is null limit ?9)) as e";
+
 impl Script {
     /// Reads one posting set; nothing without a query.
     fn posting_set(&mut self, place: i64, query: Option<&PostingQuery>) {
         let home = query.map(|query| &query.account.home);
-        let of = || {
+        let most = |max: fn(&PostingQuery) -> usize| limit(query.map_or(0, max));
+        self.push_numbered(
+            POSTING_SET,
             values![
                 place,
                 home.map(|home| home.namespace.as_str()),
                 home.map(|home| home.vault.as_str()),
                 query.map(|query| query.account.account.as_str()),
                 query.map(|query| query.asset.as_str()),
-            ]
-        };
-        let ends = |max: fn(&PostingQuery) -> usize| {
-            let [place, namespace, vault, account, asset] = of();
-            values![place, namespace, vault, account, asset, limit(query.map_or(0, max))]
-        };
-        self.push(
-            "select 'owed' as part, ? as place, id as a, amount as b, null as c from postings
-             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order <= 0
-             and state = 'active' and lease is null and priority is null",
-            of(),
-        );
-        self.push(
-            "select 'owed' as part, ? as place, id as a, amount as b, reservation_id as c from postings
-             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order <= 0
-             and state = 'pending' and lease is null and priority is null",
-            of(),
-        );
-        self.push(
-            "select 'grant' as part, ? as place, id as a, amount as b, reservation_id as c,
-                 priority || ' ' || coalesce(expires_at_ms, '') as d from postings
-             where namespace = ? and vault = ? and account = ? and asset = ? and priority is not null
-             and state <> 'inactive' order by priority, expires_at_ms is null, expires_at_ms, id limit ?",
-            ends(|_| GRANT_POSTINGS_MAX),
-        );
-        self.push(
-            "select 'large' as part, ? as place, id as a, amount as b, null as c from postings
-             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order > 0
-             and state = 'active' and lease is null and priority is null order by amount_order desc, id desc limit ?",
-            ends(|query| query.largest),
-        );
-        self.push(
-            "select 'small' as part, ? as place, id as a, amount as b, null as c from postings
-             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order > 0
-             and state = 'active' and lease is null and priority is null order by amount_order, id limit ?",
-            ends(|query| query.smallest),
-        );
-        self.push(
-            "select 'active' as part, ? as place, cast(count(*) as text) as a from (
-                 select 1 from postings where namespace = ? and vault = ? and account = ? and asset = ?
-                 and amount_order > 0 and state = 'active' and lease is null and priority is null limit ?)",
-            ends(|query| query.count_max),
+                most(|_| GRANT_POSTINGS_MAX),
+                most(|query| query.largest),
+                most(|query| query.smallest),
+                most(|query| query.count_max),
+            ],
         );
     }
 }
@@ -71,9 +67,9 @@ pub(super) fn script(survey: &Survey) -> Script {
             .accounts
             .iter()
             .map(|key| json!([key.home.namespace.as_str(), key.home.vault.as_str(), key.account.as_str()]));
-        script.push(
+        script.push_numbered(
             "select 'account' as part, k.key as place, standing as a, overdraft as b, claimed_by as c, claim as d
-             from json_each(?) k cross join accounts a
+             from json_each(?1) k cross join accounts a
              on a.namespace = k.value->>0 and a.vault = k.value->>1 and a.account = k.value->>2",
             values![Json::from_iter(accounts).to_string()],
         );
@@ -86,17 +82,17 @@ pub(super) fn script(survey: &Survey) -> Script {
     }
     if let Some(key) = &survey.client {
         let home = &key.home;
-        script.push(
+        script.push_numbered(
             "select 'client' as part, 0 as place, cast(last_sequence as text) as a, owner as b from clients
-             where namespace = ? and vault = ? and client = ?",
+             where namespace = ?1 and vault = ?2 and client = ?3",
             values![home.namespace.as_str(), home.vault.as_str(), key.client.as_str()],
         );
     }
     for (key, place) in survey.assets.iter().zip(0_i64..) {
         let home = &key.home;
-        script.push(
-            "select 'asset' as part, ? as place, issued as a, retired as b, expired as c from assets
-             where namespace = ? and vault = ? and asset = ?",
+        script.push_numbered(
+            "select 'asset' as part, ?1 as place, issued as a, retired as b, expired as c from assets
+             where namespace = ?2 and vault = ?3 and asset = ?4",
             values![place, home.namespace.as_str(), home.vault.as_str(), key.asset.as_str()],
         );
     }
