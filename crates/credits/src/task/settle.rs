@@ -133,7 +133,8 @@ impl Task for SettleTask {
                 Some((_, PostingState::Active)) => {}
             }
         }
-        self.settle(engine, &parts, attempt, false).await
+        // The holds were read just now, and the commit detects whatever has changed since.
+        self.settle(engine, &parts, attempt, attempt == 1).await
     }
 
     async fn done(&self, _: &Engine, _: GateId, plan: &Plan) -> Result<SettleAnswer, TaskError> {
