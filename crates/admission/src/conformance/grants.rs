@@ -215,6 +215,49 @@ pub async fn a_grant_covers_debt_first(harness: &impl Harness) {
     driver.is_balanced().await;
 }
 
+/// In a database, grants that returned from a hold stayed beside the debt of their account, and expired there. And a
+/// deposit, or a grant that was transferred, covered a hold as if it were debt, so that the grants became plain credit.
+pub async fn returning_grants_cover_debt_but_only_real_debt(harness: &impl Harness) {
+    let driver = Driver(harness);
+    let start = driver.now();
+    let terms = GrantTerms::new(1, Some(start.plus_ms(HOUR_MS)));
+    let owing = Operation::OpenAccount { account: account("owing"), overdraft: Overdraft::Allow, plan: None };
+    driver.opens(vec![owing]).await;
+    driver.try_put(credit("owing", VaultName::MAIN, "owing", 60), None).await.expect("a limit that can be put");
+    for is_completed in [true, false] {
+        driver.does(MAIN, vec![grant("owing", 10, terms)]).await;
+        let lease = driver.admit(&[("owing", 10)]).await;
+        driver.does(MAIN, vec![retire("owing", 50)]).await;
+        let held = [(1, Some(HOUR_MS), 0, 10), (128, None, -50, 0)];
+        assert_eq!(driver.grants_since(start, "owing").await, held);
+        match is_completed {
+            true => drop(driver.complete(lease, &[("owing", 3)]).await),
+            false => harness.advance_ms(MINUTE_MS + 1_000).await,
+        }
+        let debt = if is_completed { 43 } else { 40 };
+        assert_eq!(driver.usd_of(VaultName::MAIN, "owing").await, -debt);
+        driver.does(MAIN, vec![issue("owing", 1)]).await;
+        assert_eq!(driver.grants_since(start, "owing").await, [(128, None, 1 - debt, 0)], "{is_completed}");
+        driver.does(MAIN, vec![issue("owing", debt.unsigned_abs() - 1)]).await;
+    }
+    let lease = driver.admit(&[("owing", 5)]).await;
+    driver.does(MAIN, vec![grant("acme", 10, terms), transfer("acme", "owing", 10)]).await;
+    let moved = [(1, Some(HOUR_MS), 10, 0), (128, None, -5, 5)];
+    assert_eq!(driver.grants_since(start, "owing").await, moved, "a hold is no debt for a transfer either");
+    driver.complete(lease, &[("owing", 0)]).await;
+    driver.does(MAIN, vec![retire("owing", 10)]).await;
+    driver.does(MAIN, vec![grant("owing", 14, terms)]).await;
+    let large = driver.admit(&[("owing", 100)]).await;
+    let small = driver.admit(&[("owing", 10)]).await;
+    driver.complete(large, &[("owing", 0)]).await;
+    driver.does(MAIN, vec![issue("owing", 1)]).await;
+    let rest = [(1, Some(HOUR_MS), 14, 0), (128, None, -9, 10)];
+    assert_eq!(driver.grants_since(start, "owing").await, rest, "a hold is no debt");
+    driver.complete(small, &[("owing", 0)]).await;
+    assert_eq!(driver.grants_since(start, "owing").await, [(1, Some(HOUR_MS), 14, 0), (128, None, 1, 0)]);
+    driver.is_balanced().await;
+}
+
 /// An extension takes in spending order, and what it does not use returns in reverse.
 pub async fn an_extension_takes_from_grants_in_spending_order(harness: &impl Harness) {
     let driver = Driver(harness);

@@ -15,7 +15,7 @@ use crate::id::ReservationId;
 use crate::local_locks::AccountSlots;
 use crate::model::{GrantShare, LivePosting, Posting, PostingState};
 use crate::saga::{Engine, TaskError};
-use crate::store::{AsOf, PostingSet};
+use crate::store::{AsOf, PostingQuery, PostingSet, Survey};
 
 /// From this many grants on, a change consumes all grant postings of its account. So of two processes that each add a
 /// grant one reads again, and neither exceeds [`GRANTS_MAX`].
@@ -185,9 +185,7 @@ impl Engine {
 
     /// The credit of an account by terms, as far as it was read.
     async fn wallet(&self, each: &BalanceChange, posting_set: &PostingSet, as_of: AsOf) -> Result<Wallet, TaskError> {
-        let plain = posting_set.owed.iter().chain(&posting_set.large);
-        let plain = plain.fold(0_i128, |sum, posting| sum.saturating_add(posting.amount));
-        let mut wallet = Wallet { plain, ..Wallet::default() };
+        let mut wallet = Wallet { plain: plain_of(posting_set), ..Wallet::default() };
         for posting in &posting_set.grants {
             // Of what has expired, a plan keeps what it will carry over.
             let is_held = posting.terms.is_expired(as_of.expiry);
@@ -198,12 +196,25 @@ impl Engine {
             }
         }
         wallet.grants.iter_mut().for_each(|grant| grant.before = grant.free);
-        if !posting_set.owed.is_empty() && each.has_terms(posting_set) {
-            // Held credit still counts as plain credit, so that only real debt is covered.
+        if !posting_set.owed.is_empty() {
+            // Only real debt is covered: free plain credit and held credit outweigh postings that are owed.
+            let is_read = each.spends && posting_set.large.len() >= posting_set.active;
+            if !is_read {
+                wallet.plain = self.free_plain(each).await?;
+            }
             wallet.plain_held = self.held_plain(each).await?;
             wallet.plain = wallet.plain.saturating_add(wallet.plain_held);
         }
         Ok(wallet)
+    }
+
+    /// The plain credit that no lease holds, less what is owed. A deposit reads only the latter.
+    async fn free_plain(&self, each: &BalanceChange) -> Result<i128, TaskError> {
+        let (account, asset) = (each.account.clone(), each.asset.clone());
+        let query = PostingQuery { account, asset, largest: super::LOOK_MAX, smallest: 0, count_max: 0 };
+        let survey = Survey { posting_sets: vec![query], ..Survey::default() };
+        let found = self.call(self.store.survey(survey)).await?;
+        Ok(found.posting_sets.first().map_or(0, plain_of))
     }
 
     async fn held_plain(&self, each: &BalanceChange) -> Result<i128, TaskError> {
@@ -223,6 +234,12 @@ impl Engine {
         let terms: BTreeSet<GrantTerms> = free.chain(held).filter(|terms| *terms != GrantTerms::PLAIN).collect();
         Ok(terms.len())
     }
+}
+
+/// The sum of the plain postings that were read.
+fn plain_of(posting_set: &PostingSet) -> i128 {
+    let plain = posting_set.owed.iter().chain(&posting_set.large);
+    plain.fold(0, |sum, posting| sum.saturating_add(posting.amount))
 }
 
 /// The shares of all holds of an asset among the grants and holds of an account.

@@ -56,6 +56,11 @@ impl Charge {
         self.returns.iter().fold(0, |sum, share| sum.saturating_add(share.amount))
     }
 
+    /// Whether a part of the hold returns to a grant.
+    fn returns_to_grants(&self) -> bool {
+        self.returns.iter().any(|share| share.terms != GrantTerms::PLAIN)
+    }
+
     /// The amount that returns to the owner and has not expired.
     fn usable(&self, expiry: UnixMs) -> i128 {
         let usable = self.returns.iter().filter(|share| !share.terms.is_expired(expiry));
@@ -153,7 +158,7 @@ impl Settling<'_> {
     }
 
     /// Proposes the settlement. Fresh holds that cover the cost need no read: the commit detects an account that can no
-    /// longer be paid.
+    /// longer be paid. But credit that returns to a grant covers the debt of its owner first, so that is read.
     pub(super) async fn propose<A>(
         &self,
         engine: &Engine,
@@ -168,7 +173,7 @@ impl Settling<'_> {
             .collect();
         let (posting_sets, mut merge_permits) = engine.posting_queries(&hoped, attempt > 1);
         let needs_no_look = is_fresh
-            && charges.iter().all(|charge| charge.missing() == 0)
+            && charges.iter().all(|charge| charge.missing() == 0 && !charge.returns_to_grants())
             && posting_sets.iter().all(|posting_set| posting_set.smallest == 0 && posting_set.count_max == 0);
         let mut found = match needs_no_look {
             true => as_usual(accounts.len(), posting_sets.len()),
