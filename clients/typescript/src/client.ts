@@ -84,7 +84,7 @@ export interface StatementQuery {
   readonly groupBy?: string;
   /** `next` of the previous page. */
   readonly after?: string;
-  /** Groups of a page, at most 10,000, which is the default. */
+  /** Groups of a page, by default 10,000 and at most 50,000. */
   readonly pageSize?: number;
 }
 

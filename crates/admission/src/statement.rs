@@ -12,8 +12,12 @@ use crate::backend::{AccountPath, Backend, BackendError};
 use crate::credit_lists::EntryQuery;
 use crate::writes::{CreditReadError, EntryChange, EntryKind, EntryView, PAGE_MAX};
 
-/// Groups of a page, over all assets: about 2 MB.
-pub const STATEMENT_GROUPS_MAX: usize = 10_000;
+/// Groups of a page, over all assets, unless the query says otherwise: about 2 MB of text.
+pub const STATEMENT_GROUPS_DEFAULT: usize = 10_000;
+
+/// The most groups of a page, over all assets: about 30 MB, its text included, if all values have 128 bytes. Each page
+/// reads the history again, so a client that wants all groups asks for pages of this size.
+pub const STATEMENT_GROUPS_MAX: usize = 50_000;
 
 /// The period of a statement, and the label that groups its spending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +36,7 @@ pub struct StatementQuery {
 
 impl Default for StatementQuery {
     fn default() -> StatementQuery {
-        StatementQuery { since: None, until: None, group_by: None, after: None, page_size: STATEMENT_GROUPS_MAX }
+        StatementQuery { since: None, until: None, group_by: None, after: None, page_size: STATEMENT_GROUPS_DEFAULT }
     }
 }
 
@@ -74,7 +78,7 @@ impl StatementQuery {
     /// # Errors
     /// The field, and what is wrong with it.
     pub fn page(self, after: Option<&str>, page_size: Option<u64>) -> Result<StatementQuery, String> {
-        let page_size = page_size.unwrap_or(STATEMENT_GROUPS_MAX as u64);
+        let page_size = page_size.unwrap_or(STATEMENT_GROUPS_DEFAULT as u64);
         if page_size == 0 || page_size > STATEMENT_GROUPS_MAX as u64 {
             return Err(format!("page_size: found {page_size}, allowed are integers from 1 to {STATEMENT_GROUPS_MAX}"));
         }
@@ -227,8 +231,9 @@ pub async fn statement(
     }
 }
 
-/// The amount and the number of settlements under one value of the label, by asset.
-type GroupsOfValue = BTreeMap<AssetName, (i128, u64)>;
+/// The amount and the number of settlements under one value of the label, for each asset. Most values have one asset,
+/// for which a map would take half a kilobyte.
+type GroupsOfValue = Vec<(AssetName, i128, u64)>;
 
 /// The sums of a statement while entries are added, in any order.
 pub struct StatementSums {
@@ -296,15 +301,17 @@ impl StatementSums {
             return Ok(());
         }
         let of_value = self.groups.entry(value.map(Box::from)).or_default();
-        let group = match of_value.get_mut(asset) {
-            Some(group) => group,
+        match of_value.iter_mut().find(|(found, ..)| found == asset) {
+            Some((_, sum, settlements)) => {
+                add(sum, spent)?;
+                *settlements = settlements.saturating_add(1);
+            }
             None => {
                 self.count = self.count.saturating_add(1);
-                of_value.entry(asset.clone()).or_default()
+                of_value.reserve_exact(1);
+                of_value.push((asset.clone(), spent, 1));
             }
-        };
-        add(&mut group.0, spent)?;
-        group.1 = group.1.saturating_add(1);
+        }
         while self.count > self.query.page_size && self.groups.len() > 1 {
             let Some((value, of_value)) = self.groups.pop_last() else { break };
             self.count = self.count.saturating_sub(of_value.len());
@@ -323,7 +330,7 @@ impl StatementSums {
         let next = end.and(last).map(|value| StatementCursor { through, value });
         let mut by_asset: BTreeMap<AssetName, Vec<StatementGroup>> = BTreeMap::new();
         for (value, of_value) in groups {
-            for (asset, (spent, settlements)) in of_value {
+            for (asset, spent, settlements) in of_value {
                 let value = value.as_deref().map(str::to_owned);
                 by_asset.entry(asset).or_default().push(StatementGroup { value, spent, settlements });
             }

@@ -1,6 +1,7 @@
 //! `earmark statement`: the sums of an account in a period, and its spending by label.
 
 use clap::{Args, ValueEnum};
+use earmark_admission::STATEMENT_GROUPS_MAX;
 use earmark_client::http::{Method, encoded};
 use earmark_core::{AccountName, UnixMs};
 use serde_json::Value;
@@ -96,6 +97,8 @@ impl StatementArgs {
             ("since", number(self.since)),
             ("until", number(self.until)),
             ("group_by", self.group_by.clone()),
+            // Each page reads the whole history, so few large pages are cheapest.
+            ("page_size", self.group_by.as_ref().map(|_| STATEMENT_GROUPS_MAX.to_string())),
         ];
         self.vault.account(account, "statement", &query)
     }
@@ -206,7 +209,7 @@ mod tests {
         assert_eq!(path("a/b"), "/v1/vaults/main/accounts/a%2Fb/statement?format=json");
         assert_eq!(
             path("acme --vault eu --since 1970-01-02 --until 1970-01-03 --group-by model --format csv"),
-            "/v1/vaults/eu/accounts/acme/statement?format=csv&since=86400000&until=172800000&group_by=model"
+            "/v1/vaults/eu/accounts/acme/statement?format=csv&since=86400000&until=172800000&group_by=model&page_size=50000"
         );
         assert_eq!(path("--account a/b"), path("a/b"));
         assert!(parsed("acme --account acme").is_err());

@@ -342,8 +342,8 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> Statement:
         """The sums of an account in a period, in milliseconds of Unix time, and its spending by the value of a label:
-        at most 10,000 values, and with `after`, which is `next` of the page before, the following ones. The server reads
-        the whole history of the account for each page."""
+        `page_size` values, by default 10,000 and at most 50,000, and with `after`, which is `next` of the page before, the
+        following ones. The server reads the whole history of the account for each page."""
         query = {"since": since, "until": until, "group_by": group_by, "after": after, "page_size": page_size}
         return await self._ask(_requests.statement(vault, account, **query), timeout)
 

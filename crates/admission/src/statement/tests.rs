@@ -37,18 +37,18 @@ fn page(sums: StatementSums) -> (Vec<(String, i128)>, Option<StatementCursor>) {
 #[test]
 fn a_page_keeps_as_many_groups_as_it_has_and_names_the_next_one() {
     let mut sums = StatementSums::new(by_user(10));
-    for number in 0..=STATEMENT_GROUPS_MAX {
+    for number in 0..=STATEMENT_GROUPS_DEFAULT {
         sums.add(&settle(9, &format!("a{number}"))).unwrap();
     }
     // In descending order, so that each value pushes out another.
-    for number in (0..STATEMENT_GROUPS_MAX * 2).rev() {
+    for number in (0..STATEMENT_GROUPS_DEFAULT * 2).rev() {
         sums.add(&settle(10, &format!("u{number:06}"))).unwrap();
         sums.add(&settle(10, "u000000")).unwrap();
-        assert!(sums.count <= STATEMENT_GROUPS_MAX && sums.groups.len() <= STATEMENT_GROUPS_MAX);
+        assert!(sums.count <= STATEMENT_GROUPS_DEFAULT && sums.groups.len() <= STATEMENT_GROUPS_DEFAULT);
     }
     let (groups, next) = page(sums);
-    assert_eq!(groups.len(), STATEMENT_GROUPS_MAX);
-    assert_eq!(groups[0], ("u000000".to_owned(), STATEMENT_GROUPS_MAX as i128 * 2 + 1));
+    assert_eq!(groups.len(), STATEMENT_GROUPS_DEFAULT);
+    assert_eq!(groups[0], ("u000000".to_owned(), STATEMENT_GROUPS_DEFAULT as i128 * 2 + 1));
     assert!(groups[1..].iter().enumerate().all(|(at, group)| *group == (format!("u{:06}", at + 1), 1)));
     let last = groups.last().unwrap().0.clone();
     assert_eq!(next, Some(StatementCursor { through: 1, value: last }));
@@ -102,8 +102,8 @@ fn the_groups_of_a_value_stay_on_one_page() {
 #[test]
 fn a_wrong_page_is_named() {
     let of = |after, page_size| by_user(0).page(after, page_size).map(drop);
-    assert_eq!(of(None, Some(0)), Err("page_size: found 0, allowed are integers from 1 to 10000".into()));
-    assert!(of(None, Some(10_001)).is_err() && of(None, Some(10_000)).is_ok() && of(Some("7-"), Some(1)).is_ok());
+    assert_eq!(of(None, Some(0)), Err("page_size: found 0, allowed are integers from 1 to 50000".into()));
+    assert!(of(None, Some(50_001)).is_err() && of(None, Some(50_000)).is_ok() && of(Some("7-"), Some(1)).is_ok());
     for wrong in ["", "7", "-", "x-61", "7-6", "7-zz", "7-ff", "07-61", "7-6A"] {
         assert_eq!(of(Some(wrong), None), Err(format!("after: found {wrong:?}, allowed is next of the previous page")));
     }

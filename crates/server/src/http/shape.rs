@@ -493,7 +493,8 @@ pub(super) const STATEMENT_QUERY: &[Field] = &[
     parameter(
         "page_size",
         Shape::Integer { min: 1, max: STATEMENT_GROUPS_MAX as u64 },
-        "Groups per page, over all assets, by default 10,000. The groups of one value stay together.",
+        "Groups per page, over all assets, by default 10,000. The groups of one value stay together. Each page reads the whole \
+         history of the account, so large pages are cheapest.",
     ),
 ];
 
