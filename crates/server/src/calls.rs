@@ -16,7 +16,6 @@ use std::sync::Arc;
 use earmark_admission::{Amount, BackendError, LeaseView, Refusal as LimitRefusal, ReserveAnswer, ReserveRequest};
 use earmark_core::{CallMark, JobId, LeaseId, NamespaceName};
 use earmark_policy::{CallAmount, Refusal};
-use futures_util::future::join_all;
 
 pub(crate) use answer::{ActualWire, CallWire, CompleteCallWire, RequirementWire, strict_status};
 pub(crate) use asked::{Asked, CallAttributes, Descriptor};
@@ -26,6 +25,8 @@ pub(crate) use explain::{
     ExplainRequest, Explained, ExplainedLimit, ExplainedRule, KnownLimit, explain, known_limits, limit_states,
 };
 pub(crate) use hits::{HeldUsage, SettleHits, check, count, keys_by_descriptor, settle_hits};
+#[cfg(test)]
+pub(crate) use settle::CompletedCall;
 pub(crate) use settle::{
     CallOutcome, CompleteCall, ExtendCall, SERVICE_TIER_BYTES_MAX, check_service_tier, complete, complete_all, extend,
 };
@@ -99,26 +100,7 @@ pub(crate) fn namespace_of(caller: &Caller, named: Option<NamespaceName>) -> Res
 
 /// Reserves the limits that the policy names for a call.
 pub(crate) async fn call(app: &App, context: &RequestContext, request: &CallRequest) -> Called {
-    let policy = match app.policies.newest(&app.backend, &request.namespace).await {
-        Ok(Some(policy)) => policy,
-        Ok(None) => return counted(app, context, request, Called::refused(Refusal::NoPolicy, None)),
-        Err(error) => return Called::failed(error),
-    };
-    let first = attempt(app, context, request, &policy).await;
-    let earlier = match first_revision(app, context, request, &first).await {
-        Ok(earlier) => earlier.filter(|revision| *revision != policy.revision),
-        Err(error) => return Called::failed(error),
-    };
-    let Some(earlier) = earlier else { return counted(app, context, request, first) };
-    // Policies seldom change between a call and its retry.
-    match Box::pin(app.policies.kept(&app.backend, &request.namespace, earlier)).await {
-        Ok(Some(kept)) => counted(app, context, request, Box::pin(attempt(app, context, request, &kept)).await),
-        Ok(None) => {
-            let called = Box::pin(without_policy(app, context, request, first, earlier)).await;
-            counted(app, context, request, called)
-        }
-        Err(error) => Called::failed(error),
-    }
+    call_each(app, context, std::slice::from_ref(request)).await.pop().unwrap_or_else(no_answer)
 }
 
 /// Reserves for each call of a batch, in order. The error says that the caller's key was refused.
@@ -127,11 +109,64 @@ pub(crate) async fn call_all(
     context: &RequestContext,
     requests: &[CallRequest],
 ) -> Result<Vec<Called>, AuthError> {
-    // The backend takes calls that wait together in one batch.
-    let called = join_all(requests.iter().map(|request| call(app, context, request))).await;
+    let called = call_each(app, context, requests).await;
     match called.iter().all(Called::is_unauthenticated) {
         true => Err(AuthError::Unauthenticated),
         false => Ok(called),
+    }
+}
+
+/// Reserves for calls, in one batch of the backend.
+async fn call_each(app: &App, context: &RequestContext, requests: &[CallRequest]) -> Vec<Called> {
+    let mut judged = Vec::with_capacity(requests.len());
+    for request in requests {
+        judged.push(match app.policies.newest(&app.backend, &request.namespace).await {
+            Ok(Some(policy)) => Ok((request, policy)),
+            Ok(None) => Err(counted(app, context, request, Called::refused(Refusal::NoPolicy, None))),
+            Err(error) => Err(Called::failed(error)),
+        });
+    }
+    let mut first = attempt(app, context, judged.iter().flatten()).await.into_iter();
+    let mut called = Vec::with_capacity(requests.len());
+    for judged in judged {
+        called.push(match judged {
+            Ok((request, policy)) => {
+                let first = first.next().unwrap_or_else(no_answer);
+                by_first_revision(app, context, (request, &policy), first).await
+            }
+            Err(called) => called,
+        });
+    }
+    called
+}
+
+fn no_answer() -> Called {
+    Called::failed(BackendError::Failed("no answer".into()))
+}
+
+/// The decision about a call by the revision that decided about it first.
+async fn by_first_revision(
+    app: &App,
+    context: &RequestContext,
+    (request, policy): (&CallRequest, &Compiled),
+    first: Called,
+) -> Called {
+    let earlier = match first_revision(app, context, request, &first).await {
+        Ok(earlier) => earlier.filter(|revision| *revision != policy.revision),
+        Err(error) => return Called::failed(error),
+    };
+    let Some(earlier) = earlier else { return counted(app, context, request, first) };
+    // Policies seldom change between a call and its retry.
+    match Box::pin(app.policies.kept(&app.backend, &request.namespace, earlier)).await {
+        Ok(Some(kept)) => {
+            let called = Box::pin(attempt(app, context, [&(request, kept)].into_iter())).await.pop();
+            counted(app, context, request, called.unwrap_or_else(no_answer))
+        }
+        Ok(None) => {
+            let called = Box::pin(without_policy(app, context, request, first, earlier)).await;
+            counted(app, context, request, called)
+        }
+        Err(error) => Called::failed(error),
     }
 }
 
@@ -150,30 +185,55 @@ fn counted(app: &App, context: &RequestContext, request: &CallRequest, called: C
     called
 }
 
-/// Reserves by one revision of the policy.
-async fn attempt(app: &App, context: &RequestContext, request: &CallRequest, policy: &Compiled) -> Called {
-    let revision = Some(policy.revision);
-    let amounts = match request.asked.evaluate(&policy.policy) {
-        Ok(amounts) => amounts,
-        Err(refusal) => return Called::refused(refusal, revision),
-    };
-    if let Some(refusal) = other_asset(app, &request.namespace, policy, &amounts) {
-        return Called::refused(refusal, revision);
+/// Reserves for calls, each by a revision of the policy, in one batch of the backend.
+async fn attempt<'a>(
+    app: &App,
+    context: &RequestContext,
+    judged: impl Iterator<Item = &'a (&'a CallRequest, Arc<Compiled>)> + Send,
+) -> Vec<Called> {
+    let (mut reserves, mut attributes) = (Vec::new(), Vec::new());
+    let decided = judged.map(|(request, policy)| {
+        let decided = match requirements(app, request, policy) {
+            Ok(requirements) if requirements.is_empty() => Decision::Free,
+            Err(refusal) => Decision::Refused(refusal),
+            Ok(requirements) => {
+                reserves.push(ReserveRequest {
+                    namespace: request.namespace.clone(),
+                    lease: request.lease,
+                    job: request.job.clone(),
+                    call: Some(request.mark(policy.revision)),
+                    by_gateway: context.caller.by_gateway,
+                    requirements,
+                });
+                attributes.push(request.asked.attributes());
+                return (None, policy.revision);
+            }
+        };
+        (Some(decided), policy.revision)
+    });
+    let decided: Vec<(Option<Decision>, u64)> = decided.collect();
+    let mut answers = execute::reserve_calls(app, context, reserves, &attributes).await.into_iter();
+    let called = decided.into_iter().map(|(decided, revision)| {
+        let (decision, requirements) = match decided {
+            Some(decision) => (decision, Vec::new()),
+            None => {
+                let no_answer = || (Err(BackendError::Failed("no answer".into())), Vec::new());
+                let (answer, requirements) = answers.next().unwrap_or_else(no_answer);
+                (Decision::Limits(answer), requirements)
+            }
+        };
+        Called { decision, requirements, policy_revision: Some(revision) }
+    });
+    called.collect()
+}
+
+/// The limits that a call needs by one revision of the policy.
+fn requirements(app: &App, request: &CallRequest, policy: &Compiled) -> Result<Vec<Amount>, Refusal> {
+    let amounts = request.asked.evaluate(&policy.policy)?;
+    match other_asset(app, &request.namespace, policy, &amounts) {
+        Some(refusal) => Err(refusal),
+        None => Ok(amounts_of(amounts)),
     }
-    let requirements = amounts_of(amounts);
-    if requirements.is_empty() {
-        return Called { decision: Decision::Free, requirements, policy_revision: revision };
-    }
-    let reserve = ReserveRequest {
-        namespace: request.namespace.clone(),
-        lease: request.lease,
-        job: request.job.clone(),
-        call: Some(request.mark(policy.revision)),
-        by_gateway: context.caller.by_gateway,
-        requirements,
-    };
-    let (answer, requirements) = execute::reserve_call(app, context, reserve, request.asked.attributes()).await;
-    Called { decision: Decision::Limits(answer), requirements, policy_revision: revision }
 }
 
 /// The revision that decided about this call before, if another one may have.

@@ -121,26 +121,28 @@ pub(crate) async fn reserve(
     context: &RequestContext,
     requests: Vec<ReserveRequest>,
 ) -> Vec<Result<ReserveAnswer, BackendError>> {
-    reserve_for(app, context, requests, None).await.0
+    reserve_for(app, context, requests, &[]).await.0
 }
 
-/// Reserves for a call with these attributes. Returns the amounts that it asked for too.
-pub(crate) async fn reserve_call(
+/// Reserves for calls, each with its attributes. Returns the amounts that each asked for too.
+pub(crate) async fn reserve_calls(
     app: &App,
     context: &RequestContext,
-    request: ReserveRequest,
-    attributes: CallAttributes<'_>,
-) -> (Result<ReserveAnswer, BackendError>, Vec<Amount>) {
-    let (mut answers, mut subjects) = reserve_for(app, context, vec![request], Some(attributes)).await;
-    let answer = answers.pop().unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
-    (answer, subjects.pop().map(|subject| subject.asked).unwrap_or_default())
+    requests: Vec<ReserveRequest>,
+    attributes: &[CallAttributes<'_>],
+) -> Vec<(Result<ReserveAnswer, BackendError>, Vec<Amount>)> {
+    if requests.is_empty() {
+        return Vec::new();
+    }
+    let (answers, subjects) = reserve_for(app, context, requests, attributes).await;
+    answers.into_iter().zip(subjects.into_iter().map(|subject| subject.asked)).collect()
 }
 
 async fn reserve_for(
     app: &App,
     context: &RequestContext,
     mut requests: Vec<ReserveRequest>,
-    attributes: Option<CallAttributes<'_>>,
+    attributes: &[CallAttributes<'_>],
 ) -> (Vec<Result<ReserveAnswer, BackendError>>, Vec<Subject>) {
     requests.iter_mut().for_each(|request| request.by_gateway = context.caller.by_gateway);
     let subject = |request: &ReserveRequest| {
@@ -159,7 +161,7 @@ async fn reserve_for(
         app.auth.forget(&context.caller);
         return (answers, subjects);
     }
-    for (answer, subject) in answers.iter().zip(&subjects) {
+    for (place, (answer, subject)) in answers.iter().zip(&subjects).enumerate() {
         // Asked again by the revision that denied the call, which is counted.
         if let Ok(ReserveAnswer::Refused(Refusal::DeniedByPolicy { .. })) = answer {
             continue;
@@ -170,7 +172,8 @@ async fn reserve_for(
         let template_of = |key: &LimitKey| app.backend.template_of(&subject.namespace, key);
         app.metrics.denied_by(&subject.namespace, keys, reason, template_of);
         app.metrics.denied_by(&subject.namespace, wire.would_deny, Reason::Shadow, template_of);
-        observed::taken(app, (context, subject, attributes), (wire.allowed, wire.error, wire.limited_by));
+        let asked = (context, subject, attributes.get(place).copied());
+        observed::taken(app, asked, (wire.allowed, wire.error, wire.limited_by));
         observed::reserved(app, context, &subject.namespace, wire.allowed, wire.error);
         if !wire.allowed && subject.job.is_some() {
             context.log_failure("reserve", subject, &wire.error.to_string(), keys);
@@ -223,15 +226,15 @@ pub(crate) async fn complete(
     context: &RequestContext,
     requests: Vec<CompleteRequest>,
 ) -> Vec<Result<CompleteAnswer, BackendError>> {
-    complete_calls(app, context, requests, None).await
+    complete_calls(app, context, requests, &[]).await
 }
 
-/// Completes the leases of a call with these attributes.
+/// Completes the leases of calls, each with its attributes.
 pub(crate) async fn complete_calls(
     app: &App,
     context: &RequestContext,
     mut requests: Vec<CompleteRequest>,
-    attributes: Option<CallAttributes<'_>>,
+    attributes: &[CallAttributes<'_>],
 ) -> Vec<Result<CompleteAnswer, BackendError>> {
     requests.iter_mut().for_each(|request| request.claim.by_gateway = context.caller.by_gateway);
     let subject = |request: &CompleteRequest| {
@@ -246,10 +249,10 @@ pub(crate) async fn complete_calls(
         app.auth.forget(&context.caller);
         return answers;
     }
-    for (answer, subject) in answers.iter().zip(&subjects) {
+    for (place, (answer, subject)) in answers.iter().zip(&subjects).enumerate() {
         if let Ok(answer) = answer {
             app.metrics.settled(answer);
-            observed::settled(app, (context, subject, attributes), &answer.overages);
+            observed::settled(app, (context, subject, attributes.get(place).copied()), &answer.overages);
         }
         let wire = CompleteWire::of(answer);
         app.metrics.completed(wire.outcome());

@@ -97,7 +97,7 @@ async fn complete(
     let claim = LeaseClaim { attributes: Some(asked.hashes().0), by_gateway: context.caller.by_gateway };
     let labels = earmark_core::SettleLabels::NONE;
     let complete = CompleteRequest { namespace: namespace.clone(), lease, job: None, claim, actuals, labels };
-    let answer = execute::complete_calls(app, context, vec![complete], Some(asked.attributes())).await.pop();
+    let answer = execute::complete_calls(app, context, vec![complete], &[asked.attributes()]).await.pop();
     answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())))
 }
 

@@ -133,7 +133,7 @@ pub(crate) async fn extend(
     let answer = execute::extend_calls(app, context, vec![extension], Some(CallAttributes::One(&request.attributes)))
         .await
         .pop();
-    let mut answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())))?;
+    let mut answer = answer.unwrap_or_else(no_answer)?;
     // The caller named no keys, so none that the lease lacks are news.
     if let ExtendAnswer::Extended { ignored, .. } = &mut answer {
         ignored.clear();
@@ -155,24 +155,8 @@ struct Settlement {
 
 /// Completes the lease of a call.
 pub(crate) async fn complete(app: &App, context: &RequestContext, request: &CompleteCall) -> CompletedCall {
-    let settlement = match settlement(app, context, request).await {
-        Ok(settlement) => settlement,
-        Err(error) => return CompletedCall { answer: Err(error), actuals: Vec::new(), cost: None },
-    };
-    let complete = CompleteRequest {
-        namespace: request.namespace.clone(),
-        lease: request.lease,
-        job: None,
-        claim: claim(context, &request.attributes),
-        actuals: settlement.actuals.clone(),
-        labels: request.labels.clone(),
-    };
-    let answer = execute::complete_calls(app, context, vec![complete], Some(CallAttributes::One(&request.attributes)))
-        .await
-        .pop();
-    let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
-    let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
-    settled(answer, if is_settled { settlement } else { Settlement::default() })
+    let completed = complete_each(app, context, std::slice::from_ref(request)).await.pop();
+    completed.unwrap_or_else(|| settled(no_answer(), Settlement::default()))
 }
 
 /// Completes each lease of a batch. The error says that the caller's key was refused.
@@ -181,11 +165,48 @@ pub(crate) async fn complete_all(
     context: &RequestContext,
     requests: &[CompleteCall],
 ) -> Result<Vec<CompletedCall>, AuthError> {
-    let completed = join_all(requests.iter().map(|request| complete(app, context, request))).await;
+    let completed = complete_each(app, context, requests).await;
     match completed.iter().all(CompletedCall::is_unauthenticated) {
         true => Err(AuthError::Unauthenticated),
         false => Ok(completed),
     }
+}
+
+/// Completes the leases of calls, in one batch of the backend.
+async fn complete_each(app: &App, context: &RequestContext, requests: &[CompleteCall]) -> Vec<CompletedCall> {
+    // A call without a usage reads its lease.
+    let settlements = join_all(requests.iter().map(|request| settlement(app, context, request))).await;
+    let (mut completes, mut attributes) = (Vec::new(), Vec::new());
+    for (request, settlement) in requests.iter().zip(&settlements) {
+        let Ok(settlement) = settlement else { continue };
+        completes.push(CompleteRequest {
+            namespace: request.namespace.clone(),
+            lease: request.lease,
+            job: None,
+            claim: claim(context, &request.attributes),
+            actuals: settlement.actuals.clone(),
+            labels: request.labels.clone(),
+        });
+        attributes.push(CallAttributes::One(&request.attributes));
+    }
+    let answers = match completes.is_empty() {
+        true => Vec::new(),
+        false => execute::complete_calls(app, context, completes, &attributes).await,
+    };
+    let mut answers = answers.into_iter();
+    let completed = settlements.into_iter().map(|settlement| match settlement {
+        Err(error) => settled(Err(error), Settlement::default()),
+        Ok(settlement) => {
+            let answer = answers.next().unwrap_or_else(no_answer);
+            let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
+            settled(answer, if is_settled { settlement } else { Settlement::default() })
+        }
+    });
+    completed.collect()
+}
+
+fn no_answer<T>() -> Result<T, BackendError> {
+    Err(BackendError::Failed("no answer".into()))
 }
 
 /// Leaves out the limits that the lease had not reserved, because the caller named none, and those that count more,

@@ -1,24 +1,23 @@
 //! `/v1/calls`: calls by their attributes, and what the policy makes of them.
 
+mod plain;
 pub(super) mod routes;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Write as _;
 
 use axum::body::Bytes;
 use earmark_admission::{BackendError, ExtendAnswer};
-use earmark_core::{JobId, LeaseId, NamespaceName, REQUIREMENTS_MAX};
+use earmark_core::{JobId, LeaseId, NamespaceName, REQUIREMENTS_MAX, SettleLabels};
 use earmark_policy::Usage;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::labels::LabelList;
-use super::lease_requests::open_plain;
-use super::parse::{BatchBody, Count, ExtensionNumber, Object, ShortText, Text, UsualCall};
-use super::reply::{Handled, JSON, Reply, Results};
+use super::parse::{BatchBody, Count, ExtensionNumber, Object, ShortText, Text, UsualCall, UsualEnd};
+use super::reply::{Handled, JSON, Reply};
 use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::{self, Described, Shape, body};
@@ -30,9 +29,6 @@ use crate::calls::{
     SERVICE_TIER_BYTES_MAX,
 };
 use crate::metrics::{Completed, Reserved};
-
-/// Initial buffer for the answer to a call, in bytes: one with four limits fits.
-const CALL_BYTES_INITIAL: usize = 384;
 
 body! {
     pub(super) struct CallBody {
@@ -121,7 +117,7 @@ body! {
 }
 
 impl UsageBody {
-    fn into_usage(self) -> Usage {
+    pub(super) fn into_usage(self) -> Usage {
         // Prices have no tiers.
         drop(self.service_tier);
         let part = |tokens: Option<Tokens>| tokens.map_or(0, |tokens| tokens.0);
@@ -150,7 +146,7 @@ impl<'de> Deserialize<'de> for Tokens {
 }
 
 /// How a call ended.
-pub(super) struct Ended(CallOutcome);
+pub(super) struct Ended(pub(super) CallOutcome);
 
 impl Described for Ended {
     const SHAPE: Shape = Shape::Choice(&CallOutcome::NAMES);
@@ -212,10 +208,10 @@ fn refused_in_batch((index, refusal): (usize, AttributeRefusal)) -> Reply {
 /// The requests of a batch.
 fn requests<B, R>(
     call: &Call,
-    body: Result<BatchBody<B>, Reply>,
+    items: Vec<B>,
     request: fn(&Call, B) -> Result<R, AttributeRefusal>,
 ) -> Result<Vec<R>, Reply> {
-    let items = body?.requests.0.into_iter().enumerate();
+    let items = items.into_iter().enumerate();
     items.map(|(index, body)| request(call, body).map_err(|refusal| refused_in_batch((index, refusal)))).collect()
 }
 
@@ -240,7 +236,7 @@ pub(super) async fn one(app: &App, call: Call) -> Handled {
         return Ok(Reply::answer(status, wire.reserve.message.as_deref(), &wire));
     }
     let headers = wire.headers(&calls::limit_states(&known, &wire));
-    let reply = match plain(&wire) {
+    let reply = match plain::plain(&wire) {
         Some(body) => Reply::of(status, JSON, Bytes::from(body)),
         None => Reply::json(status, &wire),
     };
@@ -249,12 +245,18 @@ pub(super) async fn one(app: &App, call: Call) -> Handled {
 
 /// The request in the body, which serde parses if it has not the usual form.
 fn call_request(call: &Call) -> Result<CallRequest, Reply> {
-    if let Some(UsualCall { lease, job, attributes, input_tokens_max, output_tokens_max }) = UsualCall::scan(&call.body)
-    {
-        let attributes = call.context.caller.attributes(attributes).map_err(|refusal| refused(&refusal))?;
-        return Ok(asked(call, (lease, job), Asked::Call { attributes, input_tokens_max, output_tokens_max }));
-    }
-    request(call, call.parse()?).map_err(|refusal| refused(&refusal))
+    let request = match UsualCall::scan(&call.body) {
+        Some(usual) => usual_request(call, usual),
+        None => request(call, call.parse()?),
+    };
+    request.map_err(|refusal| refused(&refusal))
+}
+
+/// The request in a body of the usual form.
+fn usual_request(call: &Call, usual: UsualCall<'_>) -> Result<CallRequest, AttributeRefusal> {
+    let UsualCall { lease, job, attributes, input_tokens_max, output_tokens_max } = usual;
+    let attributes = call.context.caller.attributes(attributes)?;
+    Ok(asked(call, (lease, job), Asked::Call { attributes, input_tokens_max, output_tokens_max }))
 }
 
 /// The request in a parsed body.
@@ -270,35 +272,14 @@ fn asked(call: &Call, (lease, job): (LeaseId, Option<JobId>), asked: Asked) -> C
 }
 
 pub(super) async fn batch(app: &App, call: Call) -> Handled {
-    let requests = requests(&call, call.parse(), request);
+    let requests = match UsualCall::scan_all(&call.body) {
+        Some(usual) => requests(&call, usual, usual_request),
+        None => call.parse().and_then(|body: BatchBody<CallBody>| requests(&call, body.requests.0, request)),
+    };
     let requests = requests.inspect_err(|_| app.metrics.reserved(Reserved::InvalidRequest))?;
     let _permit = call.context.admit(app, requests.len()).await?;
     let called = calls::call_all(app, &call.context, &requests).await?;
-    Ok(Reply::ok(&Results { results: called.iter().map(CallWire::of).collect() }))
-}
-
-/// The JSON of a plain admission, as serde writes it.
-fn plain(wire: &CallWire<'_>) -> Option<Vec<u8>> {
-    let mut body = Vec::with_capacity(CALL_BYTES_INITIAL);
-    open_plain(&wire.reserve, &mut body)?;
-    body.extend_from_slice(br#","requirements":["#);
-    for (place, part) in wire.requirements.iter().enumerate() {
-        // JSON escapes no character of a key or a namespace.
-        body.extend_from_slice(if place == 0 { br#"{"key":""# } else { br#",{"key":""# });
-        body.extend_from_slice(part.key.as_bytes());
-        // Writing to a vector does not fail.
-        _ = write!(body, r#"","amount":{}"#, part.amount);
-        if let Some(namespace) = part.namespace {
-            _ = write!(body, r#","namespace":"{namespace}""#);
-        }
-        body.push(b'}');
-    }
-    body.push(b']');
-    if let Some(revision) = wire.policy_revision {
-        _ = write!(body, r#","policy_revision":{revision}"#);
-    }
-    body.push(b'}');
-    Some(body)
+    Ok(plain::results(called.iter().map(CallWire::of).collect()))
 }
 
 pub(super) async fn extend(app: &App, call: Call) -> Handled {
@@ -327,8 +308,10 @@ fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, Attri
 }
 
 pub(super) async fn complete(app: &App, call: Call) -> Handled {
-    let parsed = call.parse::<CompleteCallBody>();
-    let request = parsed.and_then(|body| complete_request(&call, body).map_err(|refusal| refused(&refusal)));
+    let request = match UsualEnd::scan(&call.body) {
+        Some(usual) => usual_end(&call, usual).map_err(|refusal| refused(&refusal)),
+        None => call.parse().and_then(|body| complete_request(&call, body).map_err(|refusal| refused(&refusal))),
+    };
     let request = request.inspect_err(|_| app.metrics.completed(Completed::InvalidRequest))?;
     let completed = calls::complete(app, &call.context, &request).await;
     if completed.is_unauthenticated() {
@@ -339,11 +322,16 @@ pub(super) async fn complete(app: &App, call: Call) -> Handled {
 }
 
 pub(super) async fn complete_batch(app: &App, call: Call) -> Handled {
-    let requests = requests(&call, call.parse(), complete_request);
+    let requests = match UsualEnd::scan_all(&call.body) {
+        Some(usual) => requests(&call, usual, usual_end),
+        None => call
+            .parse()
+            .and_then(|body: BatchBody<CompleteCallBody>| requests(&call, body.requests.0, complete_request)),
+    };
     let requests = requests.inspect_err(|_| app.metrics.completed(Completed::InvalidRequest))?;
     let _permit = call.context.admit(app, requests.len()).await?;
     let completed = calls::complete_all(app, &call.context, &requests).await?;
-    Ok(Reply::ok(&Results { results: completed.iter().map(CompleteCallWire::of).collect() }))
+    Ok(plain::results(completed.iter().map(CompleteCallWire::of).collect()))
 }
 
 fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall, AttributeRefusal> {
@@ -360,6 +348,24 @@ fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall,
         outcome: body.outcome.0,
         policy_revision: body.policy_revision.map(|revision| revision.0),
         labels: LabelList::check(body.labels).map_err(AttributeRefusal::Malformed)?,
+    })
+}
+
+/// The request in a body of the usual form.
+fn usual_end(call: &Call, usual: UsualEnd<'_>) -> Result<CompleteCall, AttributeRefusal> {
+    let UsualEnd { lease, attributes, usage, outcome, policy_revision, namespace: named, labels } = usual;
+    let caller = &call.context.caller;
+    if CompleteCall::is_contradictory(usage.as_ref(), outcome) {
+        return Err(AttributeRefusal::Malformed(CompleteCall::USAGE_MISPLACED.to_owned()));
+    }
+    Ok(CompleteCall {
+        namespace: namespace(caller, named.map(Text))?,
+        lease,
+        attributes: caller.attributes(attributes)?,
+        usage,
+        outcome,
+        policy_revision,
+        labels: SettleLabels::new(labels).map_err(|error| AttributeRefusal::Malformed(format!("labels: {error}")))?,
     })
 }
 

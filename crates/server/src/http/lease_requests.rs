@@ -120,9 +120,15 @@ pub(super) fn open_plain(wire: &ReserveWire<'_>, body: &mut Vec<u8>) -> Option<(
         return None;
     }
     body.extend_from_slice(br#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":"#);
-    let (mut number, mut digits) = (wire.reserved_at_unix_ms, [0; 20]);
+    put_number(body, wire.reserved_at_unix_ms);
+    body.extend_from_slice(br#","error":"""#);
+    Some(())
+}
+
+/// Appends a number. A formatter takes three times the instructions.
+pub(super) fn put_number(body: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
     let mut first = digits.len();
-    // A formatter takes three times the instructions.
     loop {
         first -= 1;
         digits[first] = b'0' + (number % 10) as u8;
@@ -132,8 +138,6 @@ pub(super) fn open_plain(wire: &ReserveWire<'_>, body: &mut Vec<u8>) -> Option<(
         }
     }
     body.extend_from_slice(&digits[first..]);
-    body.extend_from_slice(br#","error":"""#);
-    Some(())
 }
 
 #[cfg(test)]

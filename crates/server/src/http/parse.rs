@@ -12,7 +12,7 @@ use earmark_core::{EXTENSIONS_MAX, JobId, LeaseId, LimitKey, NamespaceName, REQU
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-pub(super) use scan::UsualCall;
+pub(super) use scan::{UsualCall, UsualEnd};
 
 use super::labels::LabelList;
 use super::shape::{Described, Field, Shape, body};

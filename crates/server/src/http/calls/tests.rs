@@ -1,8 +1,10 @@
-use earmark_admission::{Amount, ReserveAnswer};
+use earmark_admission::{Amount, CompleteAnswer, ReserveAnswer};
 use earmark_core::{LimitKey, UnixMs};
 
+use super::super::reply::Results;
+use super::plain::{plain, results};
 use super::*;
-use crate::calls::{Called, Decision};
+use crate::calls::{Called, CompletedCall, Decision};
 
 fn called(keys: &[&str], would_deny: &[&str], policy_revision: Option<u64>) -> Called {
     let key = |key: &&str| match key.split_once('!') {
@@ -30,4 +32,28 @@ fn a_plain_admission_is_written_as_serde_writes_it() {
     }
     let shadow = called(&["a"], &["a"], Some(1));
     assert!(plain(&CallWire::of(&shadow)).is_none(), "serde writes everything else");
+}
+
+#[test]
+fn a_batch_is_written_as_serde_writes_it() {
+    let all = [called(&["a", "b"], &[], Some(7)), called(&["a"], &["a"], None), called(&[], &[], None)];
+    for batch in [&all[..1], &all[..], &all[2..]] {
+        let wires = || batch.iter().map(CallWire::of).collect::<Vec<_>>();
+        let written = serde_json::to_vec(&Results { results: wires() }).unwrap();
+        assert_eq!(results(wires()).body, written);
+    }
+}
+
+#[test]
+fn a_plain_settlement_is_written_as_serde_writes_it() {
+    let settled = |reconciled, message, cost| CompletedCall {
+        answer: Ok(CompleteAnswer { reconciled, message, ..CompleteAnswer::default() }),
+        actuals: called(&["a", "team!b"], &[], None).requirements,
+        cost,
+    };
+    for settled in [settled(true, None, Some(u64::MAX)), settled(false, None, None), settled(true, None, Some(0))] {
+        let wire = CompleteCallWire::of(&settled);
+        assert_eq!(plain(&wire).unwrap(), serde_json::to_vec(&wire).unwrap());
+    }
+    assert!(plain(&CompleteCallWire::of(&settled(true, Some("m".to_owned()), None))).is_none());
 }

@@ -6,8 +6,10 @@
 
 use earmark_admission::Amount;
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX};
+use earmark_policy::Usage;
 
-use super::{CompleteBody, PARTS_INITIAL, Parts, PhantomData, ReserveBody, Text, named};
+use super::{BATCH_MAX, CompleteBody, PARTS_INITIAL, Parts, PhantomData, ReserveBody, Text, named};
+use crate::calls::CallOutcome;
 
 /// Initial capacity for attributes; most calls have no more.
 const ATTRIBUTES_INITIAL: usize = 8;
@@ -82,6 +84,17 @@ impl<'a> UsualCall<'a> {
     /// Reads a call in its usual form.
     pub(in super::super) fn scan(body: &'a [u8]) -> Option<UsualCall<'a>> {
         let mut scan = Scan { text: std::str::from_utf8(body).ok()?, at: 0 };
+        let call = UsualCall::read(&mut scan)?;
+        scan.end()?;
+        Some(call)
+    }
+
+    /// Reads a batch of calls in their usual form.
+    pub(in super::super) fn scan_all(body: &'a [u8]) -> Option<Vec<UsualCall<'a>>> {
+        batch(body, UsualCall::read)
+    }
+
+    fn read(scan: &mut Scan<'a>) -> Option<UsualCall<'a>> {
         let (mut lease, mut job, mut attributes, mut input, mut output) = (None, None, None, None, None);
         scan.fields(|scan, name| match name {
             "lease_id" => once(&mut lease, scan.text()?.parse().ok()?),
@@ -91,10 +104,78 @@ impl<'a> UsualCall<'a> {
             "output_tokens_max" => once(&mut output, u32::try_from(scan.number()?).ok()?),
             _ => None,
         })?;
-        scan.end()?;
         let (input_tokens_max, output_tokens_max) = (input?, output?);
         Some(UsualCall { lease: lease?, job, attributes: attributes?, input_tokens_max, output_tokens_max })
     }
+}
+
+/// The end of a call in its usual form.
+#[derive(Debug, PartialEq, Eq)]
+pub(in super::super) struct UsualEnd<'a> {
+    pub(in super::super) lease: LeaseId,
+    /// Names and values as they are written.
+    pub(in super::super) attributes: Vec<(&'a str, &'a str)>,
+    pub(in super::super) usage: Option<Usage>,
+    pub(in super::super) outcome: CallOutcome,
+    pub(in super::super) policy_revision: Option<u64>,
+    pub(in super::super) namespace: Option<NamespaceName>,
+    /// Names and values as they are written.
+    pub(in super::super) labels: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> UsualEnd<'a> {
+    /// Reads the end of a call in its usual form.
+    pub(in super::super) fn scan(body: &'a [u8]) -> Option<UsualEnd<'a>> {
+        let mut scan = Scan { text: std::str::from_utf8(body).ok()?, at: 0 };
+        let end = UsualEnd::read(&mut scan)?;
+        scan.end()?;
+        Some(end)
+    }
+
+    /// Reads a batch of ends of calls in their usual form.
+    pub(in super::super) fn scan_all(body: &'a [u8]) -> Option<Vec<UsualEnd<'a>>> {
+        batch(body, UsualEnd::read)
+    }
+
+    fn read(scan: &mut Scan<'a>) -> Option<UsualEnd<'a>> {
+        let (mut lease, mut attributes, mut usage, mut outcome) = (None, None, None, None);
+        let (mut policy_revision, mut namespace, mut labels) = (None, None, None);
+        scan.fields(|scan, name| match name {
+            "lease_id" => once(&mut lease, scan.text()?.parse().ok()?),
+            "attributes" => once(&mut attributes, scan.attributes()?),
+            "usage" => once(&mut usage, scan.usage()?),
+            "outcome" => once(&mut outcome, CallOutcome::from_name(scan.text()?)?),
+            "policy_revision" => once(&mut policy_revision, scan.number().filter(|revision| *revision > 0)?),
+            "namespace" => once(&mut namespace, scan.text()?.parse().ok()?),
+            "labels" => once(&mut labels, scan.attributes()?),
+            _ => None,
+        })?;
+        let (lease, attributes, outcome, labels) = (lease?, attributes?, outcome?, labels.unwrap_or_default());
+        Some(UsualEnd { lease, attributes, usage, outcome, policy_revision, namespace, labels })
+    }
+}
+
+/// The items of a batch.
+fn batch<'a, T>(body: &'a [u8], item: impl Fn(&mut Scan<'a>) -> Option<T>) -> Option<Vec<T>> {
+    let mut scan = Scan { text: std::str::from_utf8(body).ok()?, at: 0 };
+    let mut items = None;
+    scan.fields(|scan, name| match name {
+        "requests" => {
+            let mut list = Vec::new();
+            scan.expect(b'[')?;
+            while list.len() < BATCH_MAX {
+                list.push(item(scan)?);
+                if !scan.take(b',') {
+                    scan.expect(b']')?;
+                    return once(&mut items, list);
+                }
+            }
+            None
+        }
+        _ => None,
+    })?;
+    scan.end()?;
+    items
 }
 
 /// Sets a field that may be there once.
@@ -155,6 +236,32 @@ impl<'a> Scan<'a> {
             (is_usual(name) && is_usual(value)).then(|| attributes.push((name, value)))
         })?;
         Some(attributes)
+    }
+
+    /// A usage without a service tier, which prices do not have.
+    fn usage(&mut self) -> Option<Usage> {
+        let (mut input, mut output, mut cached, mut reasoning) = (None, None, None, None);
+        let (mut written, mut written_1h) = (None, None);
+        self.fields(|scan, name| {
+            let field = match name {
+                "input_tokens" => &mut input,
+                "output_tokens" => &mut output,
+                "cached_input_tokens" => &mut cached,
+                "cache_write_tokens" => &mut written,
+                "cache_write_1h_tokens" => &mut written_1h,
+                "reasoning_tokens" => &mut reasoning,
+                _ => return None,
+            };
+            once(field, u32::try_from(scan.number()?).ok()?)
+        })?;
+        Some(Usage {
+            input_tokens: input?,
+            output_tokens: output?,
+            cached_input_tokens: cached.unwrap_or(0),
+            cache_write_tokens: written.unwrap_or(0),
+            cache_write_1h_tokens: written_1h.unwrap_or(0),
+            reasoning_tokens: reasoning.unwrap_or(0),
+        })
     }
 
     /// A short number without sign, fraction or exponent.
@@ -241,7 +348,10 @@ impl<'a> Scan<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::calls::CallBody;
+    use earmark_core::SettleLabels;
+
+    use super::super::super::calls::{CallBody, CompleteCallBody};
+    use super::super::super::labels::LabelList;
     use super::super::Object;
     use super::*;
 
@@ -298,11 +408,9 @@ mod tests {
 
     const CALL: &str = r#"{"lease_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","job_id":"j","attributes":{"model":"gpt-4o","user":"\u00fc: 1"},"input_tokens_max":10,"output_tokens_max":0}"#;
 
-    /// Every call that is one byte away from the usual form is read like the general parser reads it, or not at all.
-    #[test]
-    fn no_call_is_read_otherwise_than_by_the_general_parser() {
-        let plain = CALL.replace("\\u00fc", "ü");
-        let mut bodies = vec![plain.clone(), CALL.to_owned(), plain.replace("10,", "4294967296,")];
+    /// All bodies that are one byte away from this one.
+    fn one_byte_away(plain: &str) -> Vec<String> {
+        let mut bodies = Vec::new();
         for at in (0..plain.len()).filter(|at| plain.is_char_boundary(*at) && plain.is_char_boundary(at + 1)) {
             let (before, after) = (&plain[..at], &plain[at + 1..]);
             bodies.push(format!("{before}{after}"));
@@ -311,6 +419,15 @@ mod tests {
                 bodies.push(format!("{before}{byte}{}", &plain[at..]));
             }
         }
+        bodies
+    }
+
+    /// Every call that is one byte away from the usual form is read like the general parser reads it, or not at all.
+    #[test]
+    fn no_call_is_read_otherwise_than_by_the_general_parser() {
+        let plain = CALL.replace("\\u00fc", "ü");
+        let mut bodies = vec![plain.clone(), CALL.to_owned(), plain.replace("10,", "4294967296,")];
+        bodies.extend(one_byte_away(&plain));
         let mut read = 0;
         for body in bodies {
             let Some(scanned) = UsualCall::scan(body.as_bytes()) else { continue };
@@ -328,6 +445,54 @@ mod tests {
         }
         assert!(UsualCall::scan(plain.as_bytes()).is_some() && read > 100, "{read}");
         assert!(UsualCall::scan(CALL.as_bytes()).is_none(), "an escape is left to the general parser");
+    }
+
+    const END: &str = r#"{"lease_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","attributes":{"model":"m","user":"ü: 1"},"usage":{"input_tokens":10,"output_tokens":0,"cached_input_tokens":3,"cache_write_tokens":2,"cache_write_1h_tokens":1,"reasoning_tokens":4},"outcome":"done","policy_revision":7,"namespace":"eu","labels":{"model":"m"}}"#;
+
+    /// Every end of a call that is one byte away from the usual form is read like the general parser reads it, or not at
+    /// all.
+    #[test]
+    fn no_end_is_read_otherwise_than_by_the_general_parser() {
+        let mut bodies = vec![END.to_owned(), END.replace("\"policy_revision\":7,", "")];
+        bodies.extend(one_byte_away(END));
+        let mut read = 0;
+        for body in bodies {
+            let Some(scanned) = UsualEnd::scan(body.as_bytes()) else { continue };
+            read += 1;
+            let parsed = serde_json::from_str::<Object<CompleteCallBody>>(&body);
+            let Object(parsed) = parsed.unwrap_or_else(|_| panic!("{body}"));
+            let labels = LabelList::check(parsed.labels).map_err(|_| ());
+            assert_eq!(SettleLabels::new(scanned.labels.clone()).map_err(|_| ()), labels, "{body}");
+            let pairs = parsed.attributes.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let parsed = UsualEnd {
+                lease: parsed.lease_id.0,
+                attributes: pairs.collect(),
+                usage: parsed.usage.map(|Object(usage)| usage.into_usage()),
+                outcome: parsed.outcome.0,
+                policy_revision: parsed.policy_revision.map(|revision| revision.0),
+                namespace: parsed.namespace.map(|name| name.0),
+                labels: scanned.labels.clone(),
+            };
+            assert_eq!(scanned, parsed, "{body}");
+        }
+        assert!(UsualEnd::scan(END.as_bytes()).is_some() && read > 100, "{read}");
+    }
+
+    #[test]
+    fn a_batch_in_its_usual_form_has_its_items_in_order() {
+        let other = END.replace("\"done\"", "\"unknown\"");
+        let read = |items: &str| {
+            let body = format!(r#"{{ "requests" : {items}}}"#);
+            let ends = UsualEnd::scan_all(body.as_bytes())?;
+            Some(ends.iter().map(|end| end.outcome).collect::<Vec<_>>())
+        };
+        assert_eq!(read(&format!("[{END},{other}]")), Some(vec![CallOutcome::Done, CallOutcome::Unknown]));
+        let many = |count| format!("[{}]", vec![END; count].join(","));
+        assert_eq!(read(&many(BATCH_MAX)).map(|ends| ends.len()), Some(BATCH_MAX));
+        for items in ["[]", "{}", "", "[1]", &many(BATCH_MAX + 1), &format!("[{END},]"), &format!("[{END}],\"a\":1")] {
+            assert_eq!(read(items), None, "{items}");
+        }
+        assert_eq!(UsualEnd::scan_all(b"{}"), None);
     }
 
     #[test]
