@@ -3,6 +3,7 @@
 mod call;
 mod lease;
 mod limit;
+mod plain;
 mod template;
 mod write;
 

@@ -1,14 +1,18 @@
 //! Calls, over HTTP only.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use earmark_core::{LeaseId, LimitKey, NamespaceName};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName};
 use earmark_proto::v1;
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tonic::{Response, Status};
 
+use super::plain::{self, Object, Rest};
 use super::{Item, Request};
 use crate::answer::ExtendAnswer;
 use crate::call::{
@@ -43,13 +47,9 @@ pub(crate) struct ExplainCall<'a>(pub(crate) &'a Call, pub(crate) Option<&'a Cli
 /// Asks who the caller is, or the client that a gateway calls for.
 pub(crate) struct WhoAmI<'a>(pub(crate) Option<&'a ClientKey>);
 
-/// The body of a call, and without its lease of an explanation.
+/// The body of an explanation.
 #[derive(Serialize)]
-struct CallBody<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    job_id: Option<String>,
+struct ExplainBody<'a> {
     attributes: &'a BTreeMap<String, String>,
     input_tokens_max: u64,
     output_tokens_max: u64,
@@ -70,50 +70,65 @@ struct ExtendBody<'a> {
     namespace: Option<&'a str>,
 }
 
-#[derive(Serialize)]
-struct CompleteBody<'a> {
-    lease_id: String,
-    attributes: &'a BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<&'a CallUsage>,
-    outcome: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    policy_revision: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    namespace: Option<&'a str>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: BTreeMap<&'a str, &'a str>,
+/// The fields of a [`v1::ReserveResponse`], and more. A flattened struct would first copy every field.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct CallReply {
+    pub(super) allowed: bool,
+    pub(super) retry_after_ms: u64,
+    pub(super) reserved_at_unix_ms: u64,
+    pub(super) error: String,
+    pub(super) message: Option<String>,
+    #[serde(default)]
+    pub(super) limited_by: Vec<String>,
+    #[serde(default)]
+    pub(super) never: bool,
+    #[serde(default)]
+    pub(super) would_deny: Vec<String>,
+    #[serde(default)]
+    pub(super) requirements: Vec<PartReply>,
+    pub(super) policy_revision: Option<u64>,
 }
 
-/// The fields of a [`v1::ReserveResponse`], and more. A flattened struct would first copy every field.
-#[derive(Deserialize)]
-pub(crate) struct CallReply {
-    allowed: bool,
-    retry_after_ms: u64,
-    reserved_at_unix_ms: u64,
-    error: String,
-    message: Option<String>,
-    #[serde(default)]
-    limited_by: Vec<String>,
-    #[serde(default)]
-    never: bool,
-    #[serde(default)]
-    would_deny: Vec<String>,
-    #[serde(default)]
-    requirements: Vec<v1::Requirement>,
-    policy_revision: Option<u64>,
+/// A limit with its amount.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct PartReply {
+    #[serde(deserialize_with = "parsed")]
+    pub(super) key: LimitKey,
+    #[serde(alias = "actual_amount")]
+    pub(super) amount: u64,
+    #[serde(default, deserialize_with = "some_parsed")]
+    pub(super) namespace: Option<NamespaceName>,
+}
+
+impl PartReply {
+    fn into_amount(self) -> (LimitKey, u64) {
+        let PartReply { key, amount, namespace } = self;
+        match namespace {
+            None => (key, amount),
+            Some(namespace) => (LimitKey::in_namespace(&namespace, &key), amount),
+        }
+    }
+}
+
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+fn some_parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
 /// The fields of a [`v1::CompleteResponse`], and more.
-#[derive(Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct CompleteReply {
-    ok: bool,
-    error: String,
-    message: Option<String>,
-    reconciled: bool,
+    pub(super) ok: bool,
+    pub(super) error: String,
+    pub(super) message: Option<String>,
+    pub(super) reconciled: bool,
     #[serde(default)]
-    actuals: Vec<v1::Actual>,
-    cost: Option<String>,
+    pub(super) actuals: Vec<PartReply>,
+    pub(super) cost: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -134,20 +149,8 @@ struct RuleReply {
     matched: bool,
 }
 
-fn body<'a>(call: &'a Call, lease_id: Option<String>) -> CallBody<'a> {
-    let Call { job, attributes, input_tokens_max, output_tokens_max, .. } = call;
-    let job_id = job.as_ref().filter(|_| lease_id.is_some()).map(ToString::to_string);
-    let (input_tokens_max, output_tokens_max) = (*input_tokens_max, *output_tokens_max);
-    CallBody { lease_id, job_id, attributes, input_tokens_max, output_tokens_max }
-}
-
 fn post(path: &str, body: &impl Serialize, client: Option<&ClientKey>) -> serde_json::Result<HttpRequest> {
     Ok(HttpRequest::new(Method::POST, path).json(serde_json::to_vec(body)?).for_client(client.cloned()))
-}
-
-fn key(reader: Reader<'_>, namespace: Option<&str>, key: &str) -> Result<LimitKey, Failure> {
-    let qualified = namespace.map(|namespace| format!("!{namespace}:{key}"));
-    LimitKey::parse_qualified(qualified.as_deref().unwrap_or(key)).map_err(|error| reader.unexpected(error))
 }
 
 fn cost(reader: Reader<'_>, text: Option<&str>) -> Result<Option<u128>, Failure> {
@@ -185,6 +188,11 @@ macro_rules! http_only {
     };
 }
 
+/// Names and values.
+fn texts(attributes: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    attributes.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+}
+
 /// An upper bound for the size of an item with these attributes.
 fn bytes(attributes: &BTreeMap<String, String>) -> usize {
     let attributes = attributes.iter().map(|(name, value)| name.len() + 2 * value.len() + ATTRIBUTE_BYTES);
@@ -206,7 +214,18 @@ impl Item for PlaceCall {
     }
 
     fn write_json(&self, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &body(&self.0, Some(self.0.lease.to_string())))
+        let Call { lease, job, attributes, input_tokens_max, output_tokens_max } = &*self.0;
+        let mut body = Object::of(*lease, json);
+        body.text("job_id", job.as_ref().map(JobId::as_str))?;
+        body.texts("attributes", texts(attributes))?;
+        body.number("input_tokens_max", Some(*input_tokens_max))?;
+        body.number("output_tokens_max", Some(*output_tokens_max))?;
+        body.end();
+        Ok(())
+    }
+
+    fn plain(rest: &mut Rest<'_>) -> Option<CallReply> {
+        plain::call(rest)
     }
 
     fn read(reader: Reader<'_>, message: CallReply) -> Result<CallAnswer, Failure> {
@@ -222,9 +241,7 @@ impl Item for PlaceCall {
             requirements,
             policy_revision,
         } = message;
-        let requirement =
-            |part: &v1::Requirement| key(reader, part.namespace.as_deref(), &part.key).map(|key| (key, part.amount));
-        let requirements = requirements.iter().map(requirement).collect::<Result<_, _>>()?;
+        let requirements = requirements.into_iter().map(PartReply::into_amount).collect();
         let code = error.split(':').next().unwrap_or_default();
         let decision = match code {
             "missing_attribute" | "no_price" | "no_rule" | "denied_by_rule" if !allowed => {
@@ -292,27 +309,31 @@ impl Item for CompleteCall {
             CallResult::Refused => (None, "refused"),
             CallResult::Unknown => (None, "unknown"),
         };
-        let body = CompleteBody {
-            lease_id: lease.to_string(),
-            attributes: &outcome.attributes,
-            usage,
-            outcome: name,
-            policy_revision: outcome.policy_revision,
-            namespace: outcome.namespace.as_ref().map(NamespaceName::as_str),
-            labels: outcome.labels.iter().collect(),
-        };
-        serde_json::to_writer(json, &body)
+        let CallOutcome { attributes, namespace, policy_revision, labels, .. } = &**outcome;
+        let mut body = Object::of(*lease, json);
+        body.texts("attributes", texts(attributes))?;
+        body.value("usage", usage)?;
+        body.text("outcome", Some(name))?;
+        body.number("policy_revision", *policy_revision)?;
+        body.text("namespace", namespace.as_ref().map(NamespaceName::as_str))?;
+        if !labels.is_empty() {
+            body.texts("labels", labels.iter())?;
+        }
+        body.end();
+        Ok(())
+    }
+
+    fn plain(rest: &mut Rest<'_>) -> Option<CompleteReply> {
+        plain::completed(rest)
     }
 
     fn read(reader: Reader<'_>, message: CompleteReply) -> Result<CallCompleted, Failure> {
         let CompleteReply { ok, error, message, reconciled, actuals, cost: text } = message;
-        let actual =
-            |part: &v1::Actual| key(reader, part.namespace.as_deref(), &part.key).map(|key| (key, part.actual_amount));
         let completed = reader.completed(v1::CompleteResponse { ok, error, message, reconciled })?;
         Ok(CallCompleted {
             reconciled: completed.reconciled,
             message: completed.message,
-            actuals: actuals.iter().map(actual).collect::<Result<_, _>>()?,
+            actuals: actuals.into_iter().map(PartReply::into_amount).collect(),
             cost: cost(reader, text.as_deref())?,
         })
     }
@@ -325,7 +346,9 @@ impl Request for ExplainCall<'_> {
     type Answer = CallExplanation;
 
     fn http(&self) -> serde_json::Result<HttpRequest> {
-        post("/v1/calls/explain", &body(self.0, None), self.1)
+        let Call { attributes, input_tokens_max, output_tokens_max, .. } = self.0;
+        let (input_tokens_max, output_tokens_max) = (*input_tokens_max, *output_tokens_max);
+        post("/v1/calls/explain", &ExplainBody { attributes, input_tokens_max, output_tokens_max }, self.1)
     }
 
     fn read(&self, reader: Reader<'_>, message: ExplainReply) -> Result<CallExplanation, Failure> {

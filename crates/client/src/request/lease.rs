@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tonic::{Response, Status};
 
 use super::Request;
+use super::plain::Rest;
 use crate::answer::{Completed, ExtendAnswer, LeaseView, ReserveAnswer};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
@@ -118,6 +119,11 @@ pub(crate) trait Item: Sized + Send + Sync + 'static {
         requests: Vec<Self::Message>,
         by: Deadline,
     ) -> impl Future<Output = Result<Response<Vec<Self::Reply>>, Status>> + Send;
+
+    /// Reads the response message from the rest of an HTTP body, if it has the usual form.
+    fn plain(_: &mut Rest<'_>) -> Option<Self::Reply> {
+        None
+    }
 
     fn read(reader: Reader<'_>, reply: Self::Reply) -> Result<Self::Answer, Failure>;
 
@@ -275,6 +281,25 @@ struct Results<T> {
     results: Vec<T>,
 }
 
+/// The response messages of a batch in their usual form.
+fn plain<I: Item>(body: &[u8], count: usize) -> Option<Vec<I::Reply>> {
+    let mut rest = Rest::of(body)?;
+    let mut replies = Vec::with_capacity(count);
+    if count == 1 {
+        replies.push(I::plain(&mut rest)?);
+    } else {
+        rest.expect(r#"{"results":["#)?;
+        loop {
+            replies.push(I::plain(&mut rest)?);
+            if !rest.take(",") {
+                break;
+            }
+        }
+        rest.expect("]}")?;
+    }
+    rest.is_empty().then_some(replies)
+}
+
 impl<I: Item> Request for Batch<I> {
     type Message = Vec<I::Reply>;
     type Answer = Vec<Result<I::Answer, Failure>>;
@@ -302,6 +327,9 @@ impl<I: Item> Request for Batch<I> {
     }
 
     fn parse(&self, body: &[u8]) -> serde_json::Result<Vec<I::Reply>> {
+        if let Some(replies) = plain::<I>(body, self.0.len()) {
+            return Ok(replies);
+        }
         match self.0.as_slice() {
             [_] => Ok(vec![serde_json::from_slice(body)?]),
             _ => Ok(serde_json::from_slice::<Results<I::Reply>>(body)?.results),
