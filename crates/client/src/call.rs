@@ -4,6 +4,7 @@
 //! answer; after a denial the next attempt needs a new one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SettleLabels};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ pub struct Call {
     /// The job that it belongs to.
     pub job: Option<JobId>,
     /// The attributes that the request adds to those of the key.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Arc<BTreeMap<String, String>>,
     /// The most input tokens that the call may use.
     pub input_tokens_max: u64,
     /// The most output tokens that the call may use.
@@ -84,7 +85,7 @@ pub struct CallExtension {
     /// The number: 1, 2, 3 ... An extension without an answer is repeated with the same number and the same content.
     pub number: u32,
     /// The attributes of the call.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Arc<BTreeMap<String, String>>,
     /// The namespace of the call, for a gateway that acts for others. The attributes are then complete, labels included.
     pub namespace: Option<NamespaceName>,
     /// The revision of the policy that admitted the call.
@@ -99,7 +100,7 @@ pub struct CallExtension {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallOutcome {
     /// The attributes of the call.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Arc<BTreeMap<String, String>>,
     /// The namespace of the call, for a gateway that acts for others. The attributes are then complete, labels included.
     pub namespace: Option<NamespaceName>,
     /// The revision of the policy that admitted the call.

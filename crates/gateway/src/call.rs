@@ -219,7 +219,7 @@ impl CallTask {
         let call = Call {
             lease,
             job: None,
-            attributes: stated.clone(),
+            attributes: Arc::clone(&stated),
             input_tokens_max: u64::from(bound.input_tokens_max),
             output_tokens_max: u64::from(bound.output_tokens_max),
         };
@@ -274,7 +274,7 @@ impl CallTask {
     }
 
     /// The attributes that the gateway states: those of the route, and those that the request adds.
-    fn stated(&self, target: &Target) -> BTreeMap<String, String> {
+    fn stated(&self, target: &Target) -> Arc<BTreeMap<String, String>> {
         let mut stated = self.added.clone();
         if let Some(user) = self.content.user()
             && self.may_set("user")
@@ -289,7 +289,7 @@ impl CallTask {
         ] {
             stated.insert(name.to_owned(), value.to_owned());
         }
-        stated
+        Arc::new(stated)
     }
 
     /// Whether the client may set an attribute. On an open server every client may set all.
@@ -300,15 +300,15 @@ impl CallTask {
     }
 
     /// The call as it is settled: with all its attributes.
-    fn open_call(&self, stated: BTreeMap<String, String>) -> OpenCall {
-        let mut attributes = stated;
+    fn open_call(&self, mut attributes: Arc<BTreeMap<String, String>>) -> OpenCall {
         let identity = self.caller.identity.as_ref();
         if let Some(identity) = identity {
-            attributes.extend(identity.labels.clone());
-            attributes.extend(self.caller.key_id.clone().map(|id| ("key".to_owned(), id)));
+            let all = Arc::make_mut(&mut attributes);
+            all.extend(identity.labels.clone());
+            all.extend(self.caller.key_id.clone().map(|id| ("key".to_owned(), id)));
         }
         let namespace = identity.map(|identity| identity.namespace.clone());
-        OpenCall { namespace, attributes: Arc::new(attributes), policy_revision: None, is_sent: false, end: None }
+        OpenCall { namespace, attributes, policy_revision: None, is_sent: false, end: None }
     }
 
     /// The request to a target, but for its key.

@@ -121,7 +121,7 @@ impl Running {
         let used = self.unanswered.get_or_insert_with(|| self.used.clone()).clone();
         CallExtension {
             number: self.number,
-            attributes: BTreeMap::clone(&self.call.attributes),
+            attributes: Arc::clone(&self.call.attributes),
             namespace: self.call.namespace.as_deref().and_then(|name| name.parse().ok()),
             policy_revision: self.call.policy_revision,
             used,

@@ -97,7 +97,7 @@ impl Settler {
     async fn complete(&self, settlement: &Settlement) -> Option<CallCompleted> {
         let Settlement { lease, call, end, is_reserved, .. } = settlement;
         let outcome = CallOutcome {
-            attributes: BTreeMap::clone(&call.attributes),
+            attributes: Arc::clone(&call.attributes),
             namespace: call.namespace.as_deref().and_then(|name| name.parse().ok()),
             policy_revision: call.policy_revision,
             result: CallResult::from(end),

@@ -24,8 +24,12 @@ fn call() -> Call {
     }
 }
 
-fn attributes() -> BTreeMap<String, String> {
-    [("model", "gpt-4o"), ("tenant", "acme")].map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+fn attributes() -> Arc<BTreeMap<String, String>> {
+    of(&[("model", "gpt-4o"), ("tenant", "acme")])
+}
+
+fn of(attributes: &[(&str, &str)]) -> Arc<BTreeMap<String, String>> {
+    Arc::new(attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
 }
 
 /// The body of a request as JSON.
@@ -228,7 +232,7 @@ async fn calls_of_one_client_share_requests_and_those_of_another_never_do() {
     for number in 0..40 {
         let (calls, tenant) = (Arc::clone(&calls), if number % 2 == 0 { "acme" } else { "globex" });
         callers.push(tokio::spawn(async move {
-            let call = Call { attributes: [("tenant".to_owned(), tenant.to_owned())].into(), ..call() };
+            let call = Call { attributes: of(&[("tenant", tenant)]), ..call() };
             let client = ClientKey::new(&format!("emk_{tenant}")).unwrap();
             let answer = calls.call(&call, Some(&client), soon()).await.unwrap();
             assert!(matches!(answer.decision, CallDecision::Limits(ReserveAnswer::Allowed { .. })), "{answer:?}");
@@ -266,7 +270,7 @@ async fn a_call_that_is_not_allowed_fails_alone_and_not_the_batch_that_it_is_in(
     for number in 0..20 {
         let (calls, model) = (Arc::clone(&calls), if number == 7 { "bad" } else { "good" });
         callers.push(tokio::spawn(async move {
-            let call = Call { attributes: [("model".to_owned(), model.to_owned())].into(), ..call() };
+            let call = Call { attributes: of(&[("model", model)]), ..call() };
             calls.call(&call, None, soon()).await
         }));
     }

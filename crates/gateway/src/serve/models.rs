@@ -1,5 +1,7 @@
 //! `GET /v1/models`: the models of the configuration that the policy does not deny the client.
 
+use std::sync::Arc;
+
 use earmark_client::Call;
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -59,7 +61,7 @@ async fn is_denied(shared: &Shared, model: &Model, caller: &Caller) -> bool {
         let call = Call {
             lease: new_lease(),
             job: None,
-            attributes: attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            attributes: Arc::new(attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
             input_tokens_max: 1,
             output_tokens_max: 1,
         };
