@@ -3,20 +3,19 @@
 //! The largest value of each field counts, wherever it was reported. A stream that was cut before its last event has no
 //! usage: the gateway then charges the bound.
 
+mod counts;
 mod members;
 
 use bytes::Bytes;
 use earmark_client::CallUsage;
-use serde_json::Value;
 
 use crate::api::Endpoint;
 use crate::sse::{DataLines, Framer, Piece};
+use counts::Counts;
 use members::{Members, Path};
 
 /// Tokens are counted up to here, as everywhere in Earmark.
 const TOKENS_MAX: u64 = u32::MAX as u64;
-/// The longest name of a service tier, in bytes.
-const TIER_BYTES_MAX: usize = 64;
 
 const USAGE: usize = 0;
 const RESPONSE_USAGE: usize = 1;
@@ -37,115 +36,6 @@ const PATHS: &[Path] = &[
     &["response", "service_tier"],
 ];
 
-/// The tokens that were reported so far.
-#[derive(Clone, Debug, Default)]
-struct Counts {
-    input: Option<u64>,
-    output: Option<u64>,
-    total: Option<u64>,
-    /// Input that was read from a cache.
-    cached: Option<u64>,
-    /// Input that was written to a cache, for whatever time.
-    written: Option<u64>,
-    /// Input that was written to a cache for an hour.
-    written_1h: Option<u64>,
-    reasoning: Option<u64>,
-    tier: Option<String>,
-}
-
-/// A number of tokens. Some servers write it with a fraction.
-fn tokens(value: &Value) -> Option<u64> {
-    let fraction = || value.as_f64().filter(|tokens| *tokens >= 0.0).map(|tokens| tokens.ceil() as u64);
-    value.as_u64().or_else(fraction).map(|tokens| tokens.min(TOKENS_MAX))
-}
-
-/// The largest of the numbers at these paths.
-fn largest(usage: &Value, paths: &[&[&str]]) -> Option<u64> {
-    let at = |path: &&[&str]| path.iter().try_fold(usage, |value, key| value.get(key)).and_then(tokens);
-    paths.iter().filter_map(at).max()
-}
-
-impl Counts {
-    fn merge(&mut self, usage: &Value) {
-        let raise = |count: &mut Option<u64>, paths: &[&[&str]]| *count = (*count).max(largest(usage, paths));
-        raise(&mut self.input, &[&["prompt_tokens"], &["input_tokens"]]);
-        raise(&mut self.output, &[&["completion_tokens"], &["output_tokens"]]);
-        raise(&mut self.total, &[&["total_tokens"]]);
-        raise(
-            &mut self.cached,
-            &[
-                &["prompt_tokens_details", "cached_tokens"],
-                &["input_tokens_details", "cached_tokens"],
-                &["cache_read_input_tokens"],
-            ],
-        );
-        raise(
-            &mut self.written,
-            &[
-                &["prompt_tokens_details", "cache_write_tokens"],
-                &["input_tokens_details", "cache_write_tokens"],
-                &["cache_creation_input_tokens"],
-            ],
-        );
-        raise(&mut self.written_1h, &[&["cache_creation", "ephemeral_1h_input_tokens"]]);
-        raise(
-            &mut self.reasoning,
-            &[
-                &["completion_tokens_details", "reasoning_tokens"],
-                &["output_tokens_details", "reasoning_tokens"],
-                &["output_tokens_details", "thinking_tokens"],
-            ],
-        );
-        self.set_tier(usage.get("service_tier"));
-    }
-
-    fn set_tier(&mut self, tier: Option<&Value>) {
-        let tier = tier.and_then(Value::as_str).filter(|tier| (1..=TIER_BYTES_MAX).contains(&tier.len()));
-        if let Some(tier) = tier {
-            self.tier = Some(tier.to_owned());
-        }
-    }
-
-    /// The usage, if enough was reported.
-    fn usage(&self, endpoint: Endpoint) -> Option<CallUsage> {
-        let (input, output) = match endpoint {
-            Endpoint::CountTokens => return Some(CallUsage::default()),
-            Endpoint::Models | Endpoint::Flat => return None,
-            Endpoint::Embeddings => (self.input.max(self.total)?, 0),
-            Endpoint::Messages => {
-                // Anthropic counts tokens of the cache apart from the others.
-                let input = [self.input?, self.cached.unwrap_or(0), self.written_in_all()];
-                (input.into_iter().fold(0, u64::saturating_add).min(TOKENS_MAX), self.output?)
-            }
-            Endpoint::Chat | Endpoint::Completions | Endpoint::Responses => {
-                let input = self.input?;
-                // Some providers leave reasoning out of the output, but not out of the total.
-                (input, self.output.max(self.total.map(|total| total.saturating_sub(input)))?)
-            }
-        };
-        let written_1h = self.written_1h.unwrap_or(0);
-        let part = |tokens: Option<u64>, whole: u64| tokens.map(|tokens| tokens.min(whole));
-        Some(CallUsage {
-            input_tokens: input,
-            output_tokens: output,
-            cached_input_tokens: part(self.cached, input),
-            cache_write_tokens: part(self.written.map(|written| written.saturating_sub(written_1h)), input),
-            cache_write_1h_tokens: part(self.written_1h, input),
-            reasoning_tokens: part(self.reasoning, output),
-            service_tier: self.tier.clone(),
-        })
-    }
-
-    fn written_in_all(&self) -> u64 {
-        self.written.max(self.written_1h).unwrap_or(0)
-    }
-}
-
-/// A picked usage, if it is an object.
-fn object(value: Option<&[u8]>) -> Option<Value> {
-    serde_json::from_slice::<Value>(value?).ok().filter(Value::is_object)
-}
-
 /// Reads the usage of an answer that is not streamed, of any length.
 #[derive(Debug)]
 pub struct AnswerUsage {
@@ -165,10 +55,10 @@ impl AnswerUsage {
     pub fn push(&mut self, bytes: &[u8]) {
         self.members.push(bytes);
         while let Some((path, value)) = self.members.take() {
-            let value = value.as_deref();
+            let Some(value) = value else { continue };
             match path {
-                USAGE => drop(object(value).map(|usage| self.counts.merge(&usage))),
-                TIER => self.counts.set_tier(value.and_then(|tier| serde_json::from_slice(tier).ok()).as_ref()),
+                USAGE => _ = self.counts.merge(&value),
+                TIER => self.counts.set_tier(serde_json::from_slice(&value).ok()),
                 _ => {}
             }
         }
@@ -272,19 +162,17 @@ impl StreamUsage {
     fn read(&mut self, mut members: Members) -> Event {
         let mut event = Event { kind: None, has_usage: false, has_no_choices: false };
         while let Some((path, value)) = members.take() {
-            let value = value.as_deref();
+            let value = value.unwrap_or_default();
             match path {
                 USAGE | RESPONSE_USAGE | MESSAGE_USAGE => {
-                    if let Some(usage) = object(value) {
-                        self.counts.merge(&usage);
-                        event.has_usage |= path == USAGE;
-                    }
+                    event.has_usage |= self.counts.merge(&value) && path == USAGE;
                 }
-                TYPE => event.kind = value.and_then(|kind| serde_json::from_slice(kind).ok()),
-                CHOICES => event.has_no_choices = value == Some(b"[]"),
-                TIER | RESPONSE_TIER => {
-                    self.counts.set_tier(value.and_then(|tier| serde_json::from_slice(tier).ok()).as_ref());
+                TYPE => event.kind = serde_json::from_slice(&value).ok(),
+                CHOICES => {
+                    let marks = value.iter().filter(|byte| !byte.is_ascii_whitespace());
+                    event.has_no_choices = marks.eq(b"[]");
                 }
+                TIER | RESPONSE_TIER => self.counts.set_tier(serde_json::from_slice(&value).ok()),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-/// The largest value that is picked, in bytes. Usages of providers have a few hundred.
+/// The largest value that is picked, in bytes, with its whitespace. Usages of providers have a few hundred.
 pub(crate) const VALUE_BYTES_MAX: usize = 16 << 10;
 /// Keys are compared up to this length.
 const KEY_BYTES_MAX: usize = 24;
@@ -30,6 +30,16 @@ impl Level {
     fn is_at(&self, key: &str) -> bool {
         self.is_object && self.key.get(..self.key_len) == Some(key.as_bytes())
     }
+
+    /// Appends a part of the key.
+    fn keep(&mut self, part: &[u8]) {
+        let room = self.key.get_mut(self.key_len..).unwrap_or_default();
+        let kept = room.len().min(part.len());
+        if let (Some(room), Some(part)) = (room.get_mut(..kept), part.get(..kept)) {
+            room.copy_from_slice(part);
+        }
+        self.key_len = self.key_len.saturating_add(part.len());
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +59,15 @@ struct Pick {
     is_too_long: bool,
 }
 
+impl Pick {
+    fn keep(&mut self, part: &[u8]) {
+        self.is_too_long |= self.value.len().saturating_add(part.len()) > VALUE_BYTES_MAX;
+        if !self.is_too_long {
+            self.value.extend_from_slice(part);
+        }
+    }
+}
+
 /// Picks members out of one document.
 #[derive(Debug)]
 pub(crate) struct Members {
@@ -60,6 +79,8 @@ pub(crate) struct Members {
     /// Whether a colon came and its value did not.
     wants_value: bool,
     pick: Option<Pick>,
+    /// Where the picked value begins in the bytes that are being read, or 0 if it began before them.
+    from: usize,
     picked: VecDeque<(usize, Option<Vec<u8>>)>,
     is_complete: bool,
 }
@@ -77,6 +98,7 @@ impl Members {
             levels: [Level::default(); LEVELS],
             wants_value: false,
             pick: None,
+            from: 0,
             picked: VecDeque::new(),
             is_complete: false,
         }
@@ -94,60 +116,57 @@ impl Members {
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let mut at = 0_usize;
-        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            at = at.saturating_add(match self.text {
-                Text::Outside => {
-                    self.outside(rest.first().copied().unwrap_or_default());
-                    1
-                }
+        while let Some(byte) = bytes.get(at).copied() {
+            at = match self.text {
+                // Below the levels only brackets and strings matter.
+                Text::Outside if self.depth > LEVELS => match find_structure(bytes, at) {
+                    Some(found) => self.outside(bytes, found),
+                    None => break,
+                },
+                Text::Outside => self.outside(bytes, at),
+                Text::Inside => self.inside(bytes, at),
                 Text::Escape => {
-                    self.keep(rest.get(..1).unwrap_or_default());
+                    self.keep_key(&[byte]);
                     self.text = Text::Inside;
-                    1
+                    at.saturating_add(1)
                 }
-                Text::Inside => self.inside(rest),
-            });
+            };
         }
+        if let Some(pick) = &mut self.pick {
+            pick.keep(bytes.get(self.from..).unwrap_or_default());
+        }
+        self.from = 0;
     }
 
-    /// The bytes that were read of a string.
-    fn inside(&mut self, rest: &[u8]) -> usize {
+    /// Reads a string up to its end or its next escape. Returns the offset behind it.
+    fn inside(&mut self, bytes: &[u8], at: usize) -> usize {
+        let rest = bytes.get(at..).unwrap_or_default();
         let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-        self.keep(rest.get(..plain).unwrap_or_default());
-        let Some(end) = rest.get(plain) else { return plain };
-        if *end == b'\\' {
-            self.keep(b"\\");
-            self.text = Text::Escape;
-        } else {
-            self.text = Text::Outside;
-            if self.is_key {
-                self.is_key = false;
-            } else {
-                self.keep(b"\"");
-                self.end_scalar();
+        self.keep_key(rest.get(..plain).unwrap_or_default());
+        let end = at.saturating_add(plain);
+        let next = end.saturating_add(1);
+        match rest.get(plain) {
+            None => return end,
+            Some(b'\\') => {
+                self.keep_key(b"\\");
+                self.text = Text::Escape;
+            }
+            Some(_) => {
+                self.text = Text::Outside;
+                if !std::mem::take(&mut self.is_key) {
+                    self.end_value(bytes, next);
+                }
             }
         }
-        plain.saturating_add(1)
+        next
     }
 
-    /// Keeps bytes of the current key or value.
-    fn keep(&mut self, bytes: &[u8]) {
+    /// Keeps a part of the current key.
+    fn keep_key(&mut self, part: &[u8]) {
         if self.is_key
             && let Some(level) = self.level()
         {
-            for byte in bytes {
-                if let Some(place) = level.key.get_mut(level.key_len) {
-                    *place = *byte;
-                }
-                level.key_len = level.key_len.saturating_add(1);
-            }
-        }
-        // Keys inside a value that is picked are part of it.
-        if let Some(pick) = &mut self.pick {
-            pick.is_too_long |= pick.value.len().saturating_add(bytes.len()) > VALUE_BYTES_MAX;
-            if !pick.is_too_long {
-                pick.value.extend_from_slice(bytes);
-            }
+            level.keep(part);
         }
     }
 
@@ -156,44 +175,38 @@ impl Members {
         self.depth.checked_sub(1).and_then(|level| self.levels.get_mut(level))
     }
 
-    fn outside(&mut self, byte: u8) {
-        match byte {
-            b' ' | b'\n' | b'\r' | b'\t' => self.end_scalar(),
-            b'"' => self.begin_string(),
-            b'{' | b'[' => {
-                self.begin_value();
-                self.keep(&[byte]);
+    /// Reads one byte outside of strings. Returns the offset behind it.
+    fn outside(&mut self, bytes: &[u8], at: usize) -> usize {
+        let next = at.saturating_add(1);
+        match bytes.get(at).copied().unwrap_or_default() {
+            b' ' | b'\n' | b'\r' | b'\t' => self.end_value(bytes, at),
+            b'"' => self.begin_string(at),
+            byte @ (b'{' | b'[') => {
+                self.begin_value(at);
                 self.depth = self.depth.saturating_add(1);
                 if let Some(level) = self.level() {
                     *level = Level { is_object: byte == b'{', wants_key: byte == b'{', ..Level::default() };
                 }
             }
             b'}' | b']' => {
-                self.end_scalar();
-                self.keep(&[byte]);
+                self.end_value(bytes, at);
                 self.depth = self.depth.saturating_sub(1);
-                self.end_scalar();
+                self.end_value(bytes, next);
                 self.is_complete |= self.depth == 0;
             }
             b',' => {
-                self.end_scalar();
-                self.keep(b",");
+                self.end_value(bytes, at);
                 if let Some(level) = self.level() {
                     level.wants_key = level.is_object;
                 }
             }
-            b':' => {
-                self.keep(b":");
-                self.wants_value = self.depth <= LEVELS;
-            }
-            _ => {
-                self.begin_value();
-                self.keep(&[byte]);
-            }
+            b':' => self.wants_value = self.depth <= LEVELS,
+            _ => self.begin_value(at),
         }
+        next
     }
 
-    fn begin_string(&mut self) {
+    fn begin_string(&mut self, at: usize) {
         self.text = Text::Inside;
         let is_picking = self.pick.is_some();
         if let Some(level) = self.level()
@@ -205,13 +218,12 @@ impl Members {
             self.is_key = !is_picking;
         }
         if !self.is_key {
-            self.begin_value();
-            self.keep(b"\"");
+            self.begin_value(at);
         }
     }
 
     /// Begins to pick a value if its path is wanted.
-    fn begin_value(&mut self) {
+    fn begin_value(&mut self, at: usize) {
         if !std::mem::take(&mut self.wants_value) || self.pick.is_some() {
             return;
         }
@@ -220,16 +232,25 @@ impl Members {
             |path: &Path| path.len() == levels.len() && path.iter().zip(levels).all(|(key, level)| level.is_at(key));
         if let Some(path) = self.paths.iter().position(is_here) {
             self.pick = Some(Pick { path, depth: self.depth, value: Vec::new(), is_too_long: false });
+            self.from = at;
         }
     }
 
-    /// Ends the value that is picked, if it ends at this depth.
-    fn end_scalar(&mut self) {
-        let ends = |pick: &mut Pick| pick.depth == self.depth && !pick.value.is_empty();
-        if let Some(pick) = self.pick.take_if(ends)
+    /// Ends the value that is picked in front of an offset, if it ends at this depth.
+    fn end_value(&mut self, bytes: &[u8], to: usize) {
+        let depth = self.depth;
+        if let Some(mut pick) = self.pick.take_if(|pick| pick.depth == depth)
             && self.picked.len() < PICKED_MAX
         {
+            pick.keep(bytes.get(self.from..to).unwrap_or_default());
             self.picked.push_back((pick.path, (!pick.is_too_long).then_some(pick.value)));
         }
     }
+}
+
+/// The offset of the next bracket or quote.
+fn find_structure(bytes: &[u8], at: usize) -> Option<usize> {
+    let rest = bytes.get(at..).unwrap_or_default();
+    let found = rest.iter().position(|byte| matches!(byte, b'"' | b'{' | b'}' | b'[' | b']'));
+    found.map(|found| at.saturating_add(found))
 }
