@@ -12,15 +12,15 @@ use bytes::Bytes;
 use earmark_client::core::{LeaseId, UnixMs};
 use earmark_client::{Call, CallDecision, Certainty, Failure, ReserveAnswer};
 use earmark_trace::{Span, within};
-use hyper::Request;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::http::uri::InvalidUri;
+use hyper::{Request, Uri};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::body::Bound;
 use crate::config::Target;
-use crate::config::read::url_of;
 use crate::error::{ApiError, ErrorKind};
 use crate::gateway::Shared;
 use crate::head;
@@ -194,7 +194,7 @@ impl CallTask {
         };
         let request = self.in_context(request, admitted.span.as_ref());
         let sent_at = Instant::now();
-        let Some(answer) = relay.until(upstream.send(request)).await else {
+        let Some(answer) = relay.send(target, request).await else {
             // The client has gone, or the total time is over: the upstream may have made the call.
             self.settle(admitted, End::Unknown);
             let message = "the provider of this model gave no answer in time";
@@ -311,25 +311,32 @@ impl CallTask {
         OpenCall { namespace, attributes, policy_revision: None, is_sent: false, end: None }
     }
 
-    /// The request to a target, but for its key.
-    fn request(&self, target: &Target, bound: &Bound) -> Result<Request<RequestBody>, hyper::http::Error> {
+    /// The request to a target, but for its host and its key.
+    fn request(&self, target: &Target, bound: &Bound) -> Result<Request<RequestBody>, InvalidUri> {
         let upstream = &target.upstream;
         let (method, path) = self.content.upstream_route();
-        let mut uri = url_of(&upstream.base_url, &target.model) + path;
+        let mut url = target.url.path.clone() + path;
         // Anthropic's SDK marks calls of its beta with a query.
         let beta = self.query.as_deref().filter(|query| upstream.api == Api::Anthropic && *query == "beta=true");
-        let query: Vec<&str> = beta.into_iter().chain(upstream.query.as_deref()).collect();
-        if !query.is_empty() {
-            uri = format!("{uri}?{}", query.join("&"));
+        for (query, before) in beta.into_iter().chain(upstream.query.as_deref()).zip(["?", "&"]) {
+            url.push_str(before);
+            url.push_str(query);
         }
-        let body = RequestBody::new(self.content.body_for(bound, &target.model, &self.body()));
-        let mut request = Request::builder().method(method).uri(uri).body(body)?;
-        *request.headers_mut() = head::upstream_headers(&self.received().headers, upstream);
+        let received = self.received();
+        let mut request = Request::new(RequestBody::new(self.content.body_for(bound, &target.model, &received.body)));
+        *request.method_mut() = method;
+        *request.uri_mut() = Uri::from_maybe_shared(Bytes::from(url))?;
+        *request.headers_mut() = head::upstream_headers(&received.headers, upstream);
         Ok(request)
     }
 
     /// Settles a call in a task of its own.
-    fn settle(&self, admitted: Admitted, end: End) -> tokio::task::JoinHandle<Option<earmark_client::CallCompleted>> {
+    fn settle(&self, admitted: Admitted, end: End) {
+        self.shared.settler.settle(self.settlement(admitted, end));
+    }
+
+    /// The settlement of a call, which is written to the access log.
+    fn settlement(&self, admitted: Admitted, end: End) -> Settlement {
         let Admitted { lease, open, renewal, place, span, .. } = admitted;
         drop(renewal);
         if let Some(span) = span {
@@ -355,14 +362,13 @@ impl CallTask {
             ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             "call"
         );
-        self.shared.settler.settle(Settlement { lease, call: open, end, by, is_reserved: true, permit: place })
+        Settlement { lease, call: open, end, by, is_reserved: true, permit: place }
     }
 
     /// Releases a call whose reserve has no answer.
     fn release(&self, lease: LeaseId, call: OpenCall) {
         let (end, by) = (End::Refused, SettledBy::Released);
-        let settlement = Settlement { lease, call, end, by, is_reserved: false, permit: None };
-        drop(self.shared.settler.settle(settlement));
+        self.shared.settler.settle(Settlement { lease, call, end, by, is_reserved: false, permit: None });
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`Config::parse`] reads TOML and names each mistake with field and line. [`Config::open_secrets`] reads the keys of the
 //! upstreams, from the environment or from files.
 
-pub(crate) mod read;
+mod read;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use earmark_policy::{Mistake, Policy};
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
+use hyper::http::uri::{Authority, Scheme};
 
 use crate::api::Api;
 use crate::body::{CapField, ModelRules};
@@ -147,8 +148,21 @@ pub struct Target {
     pub upstream: Arc<Upstream>,
     /// The name of the model there, which is the attribute `model` of its calls.
     pub model: String,
+    /// The upstream's `base_url` for this model.
+    pub(crate) url: TargetUrl,
     /// The bounds of its calls.
     pub rules: ModelRules,
+}
+
+/// A URL in the parts that requests need.
+#[derive(Clone, Debug)]
+pub(crate) struct TargetUrl {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: Authority,
+    /// The header `host`: the authority without the port that its scheme has anyway.
+    pub(crate) host: HeaderValue,
+    /// The path in front of that of an endpoint, without a slash at its end.
+    pub(crate) path: String,
 }
 
 /// A further path of an upstream, with a flat charge.

@@ -112,7 +112,11 @@ pub(crate) struct Shared {
 impl Shared {
     /// The id of a new request.
     pub(crate) fn request_id(&self) -> String {
-        format!("{:08x}-{:012x}", self.request_prefix, self.requests.fetch_add(1, Ordering::Relaxed))
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let digit = |bits: u64| char::from_digit((bits & 15) as u32, 16).unwrap_or('0');
+        let prefix = (0..8).rev().map(|place| digit(u64::from(self.request_prefix) >> (4 * place)));
+        let number = (0..12).rev().map(|place| digit(number >> (4 * place)));
+        prefix.chain(['-']).chain(number).collect()
     }
 }
 
@@ -244,6 +248,6 @@ fn recover(shared: &Arc<Shared>) {
     for (lease, call) in left {
         let (end, is_reserved) = (call.end_after_crash(), call.is_sent);
         let by = SettledBy::Recovered;
-        drop(shared.settler.settle(Settlement { lease, call, end, by, is_reserved, permit: None }));
+        shared.settler.settle(Settlement { lease, call, end, by, is_reserved, permit: None });
     }
 }

@@ -22,6 +22,8 @@ const OWN_ATTRIBUTES: [&str; 5] = ["model", "alias", "provider", "operation", "k
 const KEY_PARAMETERS: [&str; 7] = ["key", "api_key", "api-key", "apikey", "access_token", "token", "authorization"];
 /// The headers of a client that go to the upstream. The first value counts, and the configuration may replace it.
 const FORWARDED: [HeaderName; 4] = [header::ACCEPT, header::CONTENT_TYPE, header::USER_AGENT, ANTHROPIC_VERSION];
+/// The other headers of a client that its call needs.
+const NEEDED: [&str; 3] = ["anthropic-beta", TRACEPARENT, TRACESTATE];
 /// The headers of an upstream that do not reach the client. Connections have their own; the rest is about the
 /// operator's account.
 const HELD_BACK: [&str; 16] = [
@@ -140,10 +142,9 @@ pub(crate) fn attributes(headers: &HeaderMap) -> Result<BTreeMap<String, String>
 /// into, and its connection needs another one.
 pub(crate) fn needed(client: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let names = [ANTHROPIC_BETA, HeaderName::from_static(TRACEPARENT), HeaderName::from_static(TRACESTATE)];
-    for name in FORWARDED.into_iter().chain(names) {
-        for value in client.get_all(&name) {
-            headers.append(&name, copied(value));
+    for (name, value) in client {
+        if FORWARDED.contains(name) || NEEDED.contains(&name.as_str()) {
+            headers.append(name.clone(), copied(value));
         }
     }
     headers

@@ -78,7 +78,10 @@ pub(crate) async fn accept_until(
                 }
             },
             Some(_) = connections.tasks.join_next() => {}
-            _ = upkeep.tick() => shared.metrics.upkeep(),
+            _ = upkeep.tick() => {
+                shared.metrics.upkeep();
+                shared.upstreams.values().for_each(|upstream| upstream.upkeep());
+            }
             () = &mut shutdown => return connections,
         }
     }

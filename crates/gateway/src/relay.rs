@@ -1,17 +1,17 @@
 //! The way of an answer from the upstream to the client, with backpressure and without trust in either of them.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::{Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::buffers::Buffers;
-use crate::config::Disconnect;
+use crate::config::{Disconnect, Target};
 use crate::reply::{Piece, Reply};
-use crate::upstream::{Connections, chain};
+use crate::upstream::{AnswerBody, Connections, NoAnswer, RequestBody, chain};
 
 /// Pieces up to this size are copied, in bytes. Chunks of a stream have some hundred.
 const COPIED_BYTES_MAX: usize = 1 << 10;
@@ -106,14 +106,27 @@ impl Relay {
         true
     }
 
-    /// Waits for `work`, at most until the deadline. `None` if the deadline passes, or the client goes and nobody reads
-    /// on for it.
-    pub(crate) async fn until<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        tokio::pin!(work);
+    /// Sends a request, and waits for the head of the answer. `None` if the deadline passes, or the client goes and nobody
+    /// reads on for it.
+    pub(crate) async fn send(
+        &mut self,
+        target: &Target,
+        request: Request<RequestBody>,
+    ) -> Option<Result<Response<AnswerBody>, NoAnswer>> {
+        let upstream = Arc::clone(&self.upstream);
+        let first_byte = upstream.config.timeouts.first_byte;
+        let late = Instant::now() + first_byte;
+        let mut sending = pin!(upstream.send(&target.url, request));
         loop {
-            let deadline = self.deadline;
+            // One timer for both ends: most calls need none of them.
+            let limit = self.deadline.min(late);
             tokio::select! {
-                done = timeout_at(deadline, &mut work) => return done.ok(),
+                biased;
+                answer = timeout_at(limit, &mut sending) => return match answer {
+                    Ok(answer) => Some(answer),
+                    Err(_) if limit == late => Some(Err(NoAnswer::TimedOut(first_byte))),
+                    Err(_) => None,
+                },
                 () = self.client.gone() => if !self.drain() {
                     return None;
                 },
@@ -122,11 +135,12 @@ impl Relay {
     }
 
     /// The next piece of the answer.
-    pub(crate) async fn next(&mut self, body: &mut Incoming) -> Next {
+    pub(crate) async fn next(&mut self, body: &mut AnswerBody) -> Next {
         let idle = self.upstream.config.timeouts.idle;
         loop {
             let limit = self.deadline.min(Instant::now() + idle);
             let frame = tokio::select! {
+                biased;
                 frame = timeout_at(limit, body.frame()) => frame,
                 () = self.client.gone() => match self.drain() {
                     true => continue,

@@ -1,5 +1,4 @@
-//! Settlement: in tasks of their own that outlive the client's connection, retried with the same lease until Earmark has
-//! answered.
+//! Settlement: in tasks that outlive the client's connection, retried with the same lease until Earmark has answered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +8,6 @@ use std::time::Duration;
 use earmark_client::core::{LeaseId, SETTLE_LABEL_VALUE_BYTES_MAX, SettleLabels};
 use earmark_client::{CallCompleted, CallOutcome, CallResult, Failure};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
-use tokio::task::JoinHandle;
 
 use crate::earmark::Earmark;
 use crate::metrics::{Metrics, SettledBy};
@@ -78,11 +76,19 @@ impl Settler {
     }
 
     /// Settles a call in a task of its own. The end is written down before this returns.
-    pub(crate) fn settle(self: &Arc<Self>, settlement: Settlement) -> JoinHandle<Option<CallCompleted>> {
+    pub(crate) fn settle(self: &Arc<Self>, settlement: Settlement) {
+        tokio::spawn(self.settling(settlement));
+    }
+
+    /// Settles a call, in a task that runs the future to its end. The end is written down before this returns.
+    pub(crate) fn settling(
+        self: &Arc<Self>,
+        settlement: Settlement,
+    ) -> impl Future<Output = Option<CallCompleted>> + Send + use<> {
         self.calls.ended(settlement.lease, &settlement.end);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let settler = Arc::clone(self);
-        tokio::spawn(async move {
+        async move {
             let completed = settler.complete(&settlement).await;
             settler.metrics.settled(settlement.by, &settlement.call, &settlement.end, completed.as_ref());
             settler.calls.settled(settlement.lease);
@@ -90,7 +96,7 @@ impl Settler {
             settler.waiting.fetch_sub(1, Ordering::Relaxed);
             settler.done.notify_waiters();
             completed
-        })
+        }
     }
 
     /// Completes a call, however long that takes. `None` if Earmark refuses it for good.

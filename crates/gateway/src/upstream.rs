@@ -1,8 +1,9 @@
-//! The connections to an upstream: pools, TLS, HTTP/1.1 and HTTP/2.
+//! The connections to an upstream: TLS, HTTP/1.1 and HTTP/2.
+
+mod pool;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,12 +11,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::client::conn::{http1, http2};
 use hyper::header::{AUTHORIZATION, HeaderValue};
-use hyper::{Request, Response, Uri};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::http::uri::Authority;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -28,12 +29,10 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::circuit::Circuit;
-use crate::config::{Secret, Upstream};
+use crate::config::{Secret, TargetUrl, Upstream};
+pub(crate) use pool::AnswerBody;
+use pool::{Pool, Sender};
 
-/// Idle connections to one host that are kept.
-const IDLE_MAX: usize = 256;
-/// How long an idle connection is kept. Providers close theirs after a minute or more.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest head of an answer, in bytes. hyper also allows at most 100 headers.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Flow-control window of one HTTP/2 answer, in bytes: what a slow client may leave unread.
@@ -69,7 +68,8 @@ pub(crate) struct Connections {
     pub(crate) drains: Arc<Semaphore>,
     pub(crate) secret: Option<Secret>,
     key: Option<HeaderValue>,
-    client: Client<Connector, RequestBody>,
+    tls: Option<TlsConnector>,
+    pool: Pool,
 }
 
 /// The body of a request in pieces, with its length.
@@ -108,38 +108,92 @@ impl Connections {
             true => Some(tls(&config).map_err(failed)?),
             false => None,
         };
-        let connector = Connector { tls, timeout: config.timeouts.connect };
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(IDLE_MAX)
-            .http1_max_buf_size(HEAD_BYTES_MAX)
-            .http2_initial_stream_window_size(WINDOW_BYTES)
-            .http2_max_header_list_size(HEAD_BYTES_MAX as u32)
-            .build(connector);
         Ok(Connections {
             circuit: Circuit::new(config.circuit_failures, config.circuit_pause),
             drains: Arc::new(Semaphore::new(config.drain_max)),
             key: key.transpose()?,
             secret,
-            client,
+            tls,
+            pool: Pool::default(),
             config,
         })
     }
 
-    /// Sends a request with the upstream's key, and returns the head of the answer.
-    pub(crate) async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<Incoming>, NoAnswer> {
+    /// Closes the connections that nobody used for a while.
+    pub(crate) fn upkeep(&self) {
+        self.pool.close_idle();
+    }
+
+    /// Sends a request to a target with the upstream's key, and returns the head of the answer. The request has the path
+    /// and the query of its URL. It waits as long as the upstream does.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        url: &TargetUrl,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<AnswerBody>, NoAnswer> {
         if let Some(key) = &self.key {
             request.headers_mut().insert(self.config.key_header.clone(), key.clone());
         }
-        let first_byte = self.config.timeouts.first_byte;
-        match timeout(first_byte, self.client.request(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) if error.is_connect() => Err(NoAnswer::NotConnected(chain(&error))),
-            Ok(Err(error)) => Err(NoAnswer::Broken(chain(&error))),
-            Err(_) => Err(NoAnswer::TimedOut(first_byte)),
+        let mut idle = self.pool.take(&url.authority);
+        loop {
+            let is_new = idle.is_none();
+            let mut sender = match idle.take() {
+                Some(sender) => sender,
+                None => Box::pin(self.connect(url)).await.map_err(|error| NoAnswer::NotConnected(chain(&error)))?,
+            };
+            match sender.send(url, request).await {
+                Ok(answer) => return Ok(answer.map(|body| AnswerBody::new(body, sender, self, url))),
+                // An upstream may close a kept connection before it takes the request.
+                Err(mut error) => match error.take_message().filter(|_| !is_new) {
+                    Some(again) => request = again,
+                    None => return Err(NoAnswer::Broken(chain(&error.into_error()))),
+                },
+            }
         }
+    }
+
+    /// Opens a connection.
+    async fn connect(&self, url: &TargetUrl) -> io::Result<Sender> {
+        let limit = self.config.timeouts.connect;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", limit.as_secs()));
+        timeout(limit, self.open(url)).await.map_err(late)?
+    }
+
+    async fn open(&self, url: &TargetUrl) -> io::Result<Sender> {
+        let host = url.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let port = url.authority.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let tcp = TcpStream::connect((host, port)).await?;
+        tcp.set_nodelay(true)?;
+        let stream = match &self.tls {
+            None => Stream::Plain(tcp),
+            Some(tls) => {
+                let name = ServerName::try_from(host.to_owned());
+                let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                Stream::Tls(Box::new(tls.connect(name, tcp).await?))
+            }
+        };
+        self.handshake(stream, &url.authority).await.map_err(io::Error::other)
+    }
+
+    /// Begins HTTP/2 if the upstream chose it, else HTTP/1.
+    async fn handshake(&self, stream: Stream, authority: &Authority) -> hyper::Result<Sender> {
+        if !stream.is_http2() {
+            let (sender, connection) =
+                http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await?;
+            // The caller that waits for the answer sees an error of the connection.
+            tokio::spawn(connection);
+            return Ok(Sender::Http1(sender));
+        }
+        // One connection carries all requests. Another caller may have opened it meanwhile.
+        if let Some(sender) = self.pool.take(authority) {
+            return Ok(sender);
+        }
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(WINDOW_BYTES).max_header_list_size(HEAD_BYTES_MAX as u32);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        self.pool.keep(authority.clone(), Sender::Http2(sender.clone()));
+        Ok(Sender::Http2(sender))
     }
 }
 
@@ -176,57 +230,15 @@ fn tls(config: &Upstream) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(tls)))
 }
 
-/// Connects to the host of a URL.
-#[derive(Clone)]
-struct Connector {
-    tls: Option<TlsConnector>,
-    timeout: Duration,
-}
-
-impl Connector {
-    async fn connect(self, uri: Uri) -> io::Result<TokioIo<Stream>> {
-        let limit = self.timeout;
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", limit.as_secs()));
-        timeout(limit, self.open(uri)).await.map_err(late)?.map(TokioIo::new)
-    }
-
-    async fn open(self, uri: Uri) -> io::Result<Stream> {
-        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let tcp = TcpStream::connect((host.as_str(), port)).await?;
-        tcp.set_nodelay(true)?;
-        let Some(tls) = self.tls else { return Ok(Stream::Plain(tcp)) };
-        let name = ServerName::try_from(host).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(Stream::Tls(Box::new(tls.connect(name, tcp).await?)))
-    }
-}
-
-impl tower_service::Service<Uri> for Connector {
-    type Response = TokioIo<Stream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        Box::pin(self.clone().connect(uri))
-    }
-}
-
 /// A connection: TCP, or TLS over it.
 enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        match self {
-            Stream::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2") => Connected::new().negotiated_h2(),
-            _ => Connected::new(),
-        }
+impl Stream {
+    fn is_http2(&self) -> bool {
+        matches!(self, Stream::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2"))
     }
 }
 

@@ -1,12 +1,12 @@
 //! The answer of an upstream, or its absence.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use earmark_client::{CallCompleted, CallUsage};
 use earmark_policy::{Attributes, Call};
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::response::Parts;
 use hyper::{Response, StatusCode, Version};
@@ -21,7 +21,7 @@ use crate::head;
 use crate::open_calls::End;
 use crate::relay::{Client, Next, Relay};
 use crate::reply::{Reply, ReplyBody};
-use crate::upstream::{Connections, NoAnswer};
+use crate::upstream::{AnswerBody, Connections, NoAnswer};
 use crate::usage::{AnswerUsage, Stream};
 
 const COST: HeaderName = HeaderName::from_static("x-earmark-cost");
@@ -37,7 +37,7 @@ pub(super) struct Answered {
     relay: Relay,
     admitted: Admitted,
     head: Response<()>,
-    body: Incoming,
+    body: AnswerBody,
     form: Form,
 }
 
@@ -103,7 +103,7 @@ impl CallTask {
         upstream: &Arc<Connections>,
         relay: Relay,
         admitted: Admitted,
-        answer: Response<Incoming>,
+        answer: Response<AnswerBody>,
     ) -> Attempt {
         let (parts, body) = answer.into_parts();
         match parts.status.as_u16() {
@@ -130,7 +130,7 @@ impl CallTask {
         upstream: &Arc<Connections>,
         mut relay: Relay,
         admitted: Admitted,
-        (parts, mut body): (Parts, Incoming),
+        (parts, mut body): (Parts, AnswerBody),
     ) -> Attempt {
         let mut held = HeldAnswer::default();
         while let Next::Bytes(bytes) = relay.next(&mut body).await {
@@ -190,8 +190,8 @@ impl CallTask {
             self.stream(answered).await;
         } else {
             Box::pin(async move {
-                let Answered { mut relay, admitted, head, mut body, form } = *answered;
-                self.whole(&mut relay, admitted, (head, form), &mut body).await;
+                let Answered { relay, admitted, head, body, form } = *answered;
+                self.whole(relay, admitted, (head, form), body).await;
             })
             .await;
         }
@@ -200,16 +200,16 @@ impl CallTask {
     /// Relays an answer that is not a stream. Up to 1 MiB it is held back until its cost is known.
     async fn whole(
         &self,
-        relay: &mut Relay,
+        mut relay: Relay,
         admitted: Admitted,
         (head, form): (Response<()>, Form),
-        body: &mut Incoming,
+        mut body: AnswerBody,
     ) {
         let mut usage = AnswerUsage::new(self.content.endpoint());
         let mut held = HeldAnswer::default();
         let mut head = Some(head);
         loop {
-            let next = match relay.next(body).await {
+            let next = match relay.next(&mut body).await {
                 Next::End if self.is_cut(form, &usage) => Next::Broken("the connection ended before its JSON".into()),
                 next => next,
             };
@@ -223,7 +223,7 @@ impl CallTask {
                     }
                     // Too much to hold back: the client gets it in pieces, without its cost.
                     if let Some(head) = head.take() {
-                        start(relay, head);
+                        start(&mut relay, head);
                         // Their share returns before the relay takes one: otherwise all could wait for each other.
                         let first = std::mem::take(&mut held).bytes.freeze();
                         if !first.is_empty() && !relay.write(first).await {
@@ -236,14 +236,18 @@ impl CallTask {
                 }
                 Next::End => {
                     let end = self.end_of(usage.usage(), &admitted);
-                    let settling = self.settle(admitted, end);
-                    match head {
-                        Some(head) => {
-                            let completed = timeout(COST_TIMEOUT, settling).await.ok().and_then(Result::ok).flatten();
-                            let reply = with_cost(head.map(|()| ReplyBody::whole(held.into_bytes())), completed);
-                            relay.client.reply(reply, Client::Done);
-                        }
-                        None => relay.end().await,
+                    let mut settling = pin!(self.shared.settler.settling(self.settlement(admitted, end)));
+                    let Some(head) = head else {
+                        tokio::join!(async move { relay.end().await }, settling);
+                        return;
+                    };
+                    let mut client = relay.into_client();
+                    let completed = timeout(COST_TIMEOUT, &mut settling).await;
+                    let is_settled = completed.is_ok();
+                    let reply = head.map(|()| ReplyBody::whole(held.into_bytes()));
+                    client.reply(with_cost(reply, completed.ok().flatten()), Client::Done);
+                    if !is_settled {
+                        settling.await;
                     }
                     return;
                 }

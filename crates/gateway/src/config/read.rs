@@ -10,6 +10,7 @@ use earmark_core::{NameRule, quoted};
 use earmark_policy::fields::{Fields, Lines};
 use earmark_policy::{Mistake, Policy};
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use hyper::http::uri::Scheme;
 use hyper::{Method, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -17,7 +18,7 @@ use toml::de::DeTable;
 
 use super::{
     CONFIG_BYTES_MAX, Config, Disconnect, MODELS_MAX, Model, ROUTES_MAX, Route, SecretSource, TARGETS_MAX, Target,
-    Timeouts, UPSTREAMS_MAX, Upstream,
+    TargetUrl, Timeouts, UPSTREAMS_MAX, Upstream,
 };
 use crate::api::{Api, Endpoint};
 use crate::body::fields::can_be_allowed;
@@ -229,7 +230,7 @@ fn owned(texts: Option<Vec<&str>>) -> Vec<String> {
 }
 
 /// The URL of a target's model: `{model}` becomes the model's name, percent-encoded.
-pub(crate) fn url_of(base_url: &str, model: &str) -> String {
+fn url_of(base_url: &str, model: &str) -> String {
     base_url.replace("{model}", &utf8_percent_encode(model, NON_ALPHANUMERIC).to_string())
 }
 
@@ -514,5 +515,20 @@ fn target(
     })?;
     let estimate = rules.estimate.for_model(model);
     let rules = ModelRules { cap_field: upstream.cap_field, estimate, ..rules.clone() };
-    Ok(Target { upstream: Arc::clone(upstream), model: model.to_owned(), rules })
+    let url = target_url(&upstream.base_url, model).ok_or_else(|| {
+        let url = url_of(&upstream.base_url, model);
+        wrong(format!("found {}, which makes the URL {}, allowed is a URL", quoted(model), quoted(&url)))
+    })?;
+    Ok(Target { upstream: Arc::clone(upstream), model: model.to_owned(), url, rules })
+}
+
+/// The URL of a target in parts. `None` if its model cannot stand in it.
+fn target_url(base_url: &str, model: &str) -> Option<TargetUrl> {
+    let parts = url_of(base_url, model).parse::<Uri>().ok()?.into_parts();
+    let (scheme, authority) = (parts.scheme?, parts.authority?);
+    let port_of_scheme = if scheme == Scheme::HTTPS { 443 } else { 80 };
+    let is_usual = authority.port_u16() == Some(port_of_scheme);
+    let host = HeaderValue::from_str(if is_usual { authority.host() } else { authority.as_str() }).ok()?;
+    let path = parts.path_and_query.map(|path| path.path().trim_end_matches('/').to_owned()).unwrap_or_default();
+    Some(TargetUrl { scheme, authority, host, path })
 }

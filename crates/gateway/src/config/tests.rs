@@ -69,11 +69,13 @@ input_overhead_tokens = 0
 estimate = "bytes"
 max_media_tokens = 9
 allow = { "tools.web_search" = { max_input_tokens = 20000, max_output_tokens = 0, fee_output_tokens = 5 } }
+[[models]]
+name = "claude"
+targets = ["anthropic/claude"]
 "#,
     )
     .unwrap();
     let azure = &config.upstreams[0];
-    assert_eq!(read::url_of(&azure.base_url, "a/b"), "https://x.openai.azure.com/openai/deployments/a%2Fb");
     assert_eq!(azure.query.as_deref(), Some("api-version=2024-10-21"));
     assert_eq!((azure.key_header.as_str(), azure.headers[0].0.as_str()), ("api-key", "x-team"));
     assert_eq!(azure.cap_field, CapField::MaxTokens);
@@ -88,6 +90,13 @@ allow = { "tools.web_search" = { max_input_tokens = 20000, max_output_tokens = 0
     assert_eq!((rules.max_media_tokens, rules.cap_field), (Some(9), CapField::MaxTokens));
     assert_eq!(rules.allow["tools.web_search"].max_input_tokens, 20_000);
     assert_eq!(model.targets[1].model, "b/c");
+    let url = &model.targets[1].url;
+    assert_eq!((url.authority.as_str(), url.path.as_str()), ("x.openai.azure.com", "/openai/deployments/b%2Fc"));
+    let url = &config.models["claude"].targets[0].url;
+    assert_eq!(
+        (url.scheme.as_str(), url.host.as_bytes(), url.path.as_str()),
+        ("https", b"api.anthropic.com".as_slice(), "")
+    );
 }
 
 #[test]
@@ -101,6 +110,11 @@ fn each_mistake_is_named_with_field_and_line() {
         ("api.openai.com", "api.openai.com:99999", "line 5: upstreams[0].base_url: found"),
         ("api.openai.com", "api.openai.com:0", "line 5: upstreams[0].base_url: found"),
         ("api.openai.com", "api..com", "line 5: upstreams[0].base_url: found"),
+        (
+            "api.openai.com",
+            "{model}.openai.com",
+            "line 9: models[0].targets: found \"gpt-4o-2024-08-06\", which makes the URL",
+        ),
         ("openai/gpt-4o-2024-08-06", "gpt-4o", "line 9: models[0].targets: found \"gpt-4o\", allowed is"),
         ("openai/gpt-4o-2024-08-06", "azure/gpt-4o", "line 9: models[0].targets: found the unknown upstream \"azure\""),
         ("[[models]]", "pause = [\"a:{\"]\n[[models]]", "line 7: upstreams[0].pause: "),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test may")]
 
 mod answers;
+mod connections;
 mod cuts;
 mod earmark;
 mod fixture;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +27,12 @@ use crate::upstream::{CHAT, CHAT_STREAM, Step, Upstream, chunk, stream, stream_h
 
 fn used() -> CallResult {
     CallResult::Used(CallUsage { input_tokens: 7, output_tokens: 3, ..CallUsage::default() })
+}
+
+/// The usage in [`CHAT`].
+fn used_of_chat() -> CallResult {
+    let usage = CallUsage { input_tokens: 7, output_tokens: 3, ..CallUsage::default() };
+    CallResult::Used(CallUsage { cached_input_tokens: Some(4), ..usage })
 }
 
 fn request(body: &str) -> Request<Full<Bytes>> {
@@ -134,8 +141,11 @@ async fn tls_and_http_2_work_to_the_upstream_and_to_the_client() {
     let acceptor = certificate(folder.path());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&accepted);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
             let stream = TokioIo::new(acceptor.accept(stream).await.unwrap());
             let service = service_fn(|request: Request<hyper::body::Incoming>| async move {
                 assert_eq!(request.version(), Version::HTTP_2);
@@ -162,10 +172,13 @@ async fn tls_and_http_2_work_to_the_upstream_and_to_the_client() {
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let answer = sender.send_request(request(CHAT_BODY)).await.unwrap();
-    assert_eq!(answer.status(), 200);
-    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), CHAT);
-    assert!(matches!(gateway.earmark.settled().await[..], [CallResult::Used(_)]));
+    for calls in 1..=3 {
+        let answer = sender.send_request(request(CHAT_BODY)).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), CHAT);
+        assert_eq!(gateway.earmark.settled().await, vec![used_of_chat(); calls]);
+    }
+    assert_eq!(accepted.load(Ordering::Relaxed), 1, "one connection to the upstream carries all calls");
 }
 
 /// A connection to the gateway with TLS, which trusts this certificate and speaks HTTP/2.

@@ -50,6 +50,8 @@ struct Script {
     answers: VecDeque<Vec<Step>>,
     default: Vec<Step>,
     seen: Vec<Seen>,
+    /// The connections so far, and those that are open.
+    connections: (usize, usize),
     /// Bytes that were sent to the end, of each answer.
     finished: usize,
 }
@@ -70,7 +72,12 @@ impl Upstream {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let script = Arc::clone(&shared);
-                tokio::spawn(async move { _ = serve(stream, &script).await });
+                script.lock().unwrap().connections.0 += 1;
+                script.lock().unwrap().connections.1 += 1;
+                tokio::spawn(async move {
+                    _ = serve(stream, &script).await;
+                    script.lock().unwrap().connections.1 -= 1;
+                });
             }
         });
         Upstream { url, script }
@@ -88,6 +95,11 @@ impl Upstream {
 
     pub fn seen(&self) -> Vec<Seen> {
         self.script.lock().unwrap().seen.clone()
+    }
+
+    /// The connections so far, and those that are open.
+    pub fn connections(&self) -> (usize, usize) {
+        self.script.lock().unwrap().connections
     }
 
     pub fn finished(&self) -> usize {
