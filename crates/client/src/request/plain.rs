@@ -99,7 +99,7 @@ impl<'a> Rest<'a> {
         self.take(text).then_some(())
     }
 
-    /// Takes a text up to its closing quote, which it takes too. What it becomes has no escapes.
+    /// Takes a text up to its closing quote, which it takes too. Names and numbers have no escapes.
     fn text(&mut self) -> Option<&'a str> {
         let (text, rest) = self.0.split_once('"')?;
         self.0 = rest;

@@ -237,6 +237,6 @@ impl<'de> Visitor<'de> for Tokens {
         Ok(None)
     }
 
-    // A negative number is none of tokens.
+    // A negative number of tokens says nothing.
     skips!(visit_bool: bool, visit_i64: i64, visit_str: &str);
 }
