@@ -49,7 +49,7 @@ impl Pot {
     /// Takes off a piece of a hold that has not ended.
     pub(crate) fn release(&mut self, nodes: &mut Nodes, ends_at: UnixMs, piece: Piece) {
         if piece.ending() > 0 {
-            self.held.change(nodes, ends_at, Sums::unsettled(piece.ending()), Sums::ZERO);
+            self.held.change(nodes, ends_at, Sums::unsettled(piece.ending()).negated());
         }
         self.due = self.due.wrapping_sub(piece.due);
     }

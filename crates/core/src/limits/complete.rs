@@ -246,7 +246,7 @@ impl State {
     fn free(&mut self, now: UnixMs, ends_at: UnixMs, part: &Reservation) {
         if ends_at > now {
             let limit = &mut self.limits[part.limit];
-            limit.change(&mut self.nodes, ends_at, Sums::unsettled(part.amount), Sums::ZERO);
+            limit.change(&mut self.nodes, ends_at, Sums::unsettled(part.amount).negated());
         }
     }
 

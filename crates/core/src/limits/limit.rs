@@ -187,32 +187,37 @@ impl Limit {
         }
     }
 
-    /// Changes an amount that expires at `at`; see [`Timeline::change`].
-    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) {
+    /// Changes an amount that expires at `at` by a difference; see [`Timeline::change`].
+    #[inline]
+    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, by: Sums) {
         if let Held::Amounts(timeline) = &mut self.held {
-            timeline.change(nodes, at, less, more);
+            timeline.change(nodes, at, by);
         }
     }
 
-    /// See [`Timeline::change_and_add`].
-    #[inline(always)]
-    pub(crate) fn change_and_add(
-        &mut self,
-        nodes: &mut Nodes,
-        change: (UnixMs, Sums, Sums),
-        (to, more): (UnixMs, Sums),
-    ) {
+    /// Settles the amount of the newest part of a reservation, and adds the next part; see [`Timeline::settle_and_add`].
+    #[inline]
+    pub(crate) fn settle_and_add(&mut self, nodes: &mut Nodes, from: (UnixMs, u64), to: (UnixMs, u64)) {
         if let Held::Amounts(timeline) = &mut self.held {
-            timeline.change_and_add(nodes, change, (to, more));
+            timeline.settle_and_add(nodes, from, to);
+        }
+    }
+
+    /// Moves an amount that grows; see [`Timeline::move_to`].
+    #[inline]
+    pub(crate) fn move_to(&mut self, nodes: &mut Nodes, from: (UnixMs, u64), to: (UnixMs, u64)) {
+        if let Held::Amounts(timeline) = &mut self.held {
+            timeline.move_to(nodes, from, to);
         }
     }
 
     /// Replaces an amount by another one, which may expire at another time.
     pub(crate) fn replace(&mut self, nodes: &mut Nodes, (from, less): (UnixMs, Sums), (to, more): (UnixMs, Sums)) {
         if from == to {
-            self.change(nodes, from, less, more);
+            self.change(nodes, from, more.minus(less));
         } else {
-            self.change_and_add(nodes, (from, less, Sums::ZERO), (to, more));
+            self.change(nodes, from, less.negated());
+            self.add(nodes, to, more);
         }
     }
 

@@ -99,46 +99,81 @@ impl Timeline {
         }
     }
 
-    /// Subtracts `less` from the cell at `at` and adds `more`. Returns whether the cell exists.
-    #[inline]
-    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
-        match self {
-            Timeline::Many(tree) => {
-                let is_found = tree.change(nodes, at, less, more);
-                self.shrink(nodes);
-                is_found
-            }
-            Timeline::Few { len, cells } => {
-                nodes.count(1);
-                let count = usize::from(*len);
-                let Some(position) = cells[..count].iter().position(|cell| cell.at == at) else { return false };
-                let cell = &mut cells[position];
-                cell.sums = cell.sums.minus(less).plus(more);
-                if cell.sums == Sums::ZERO {
-                    cells.copy_within(position.saturating_add(1)..count, position);
-                    *len = len.saturating_sub(1);
-                }
+    /// Changes the cell at `at` by a difference. Returns whether the cell exists.
+    #[inline(always)]
+    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, by: Sums) -> bool {
+        nodes.count(1);
+        let Timeline::Many(tree) = self else { return self.change_few(at, by) };
+        // Above the last leaf no sums are kept, so nothing else needs updating.
+        match nodes.leaves.get_mut(tree.tail).change(at, by) {
+            Change::Changed => {
+                tree.sums = tree.sums.plus(by);
                 true
             }
+            other => self.end_change(nodes, other, at, by),
         }
     }
 
-    /// [`Timeline::change`] of the cell at `from`, which exists, then [`Timeline::add`] at `to`. Inlined, because passing the
-    /// amounts would cost as much as the changes.
+    /// [`Timeline::change`] at `from`, then [`Timeline::add`] at `to`, mostly in one look at the last leaf.
     #[inline(always)]
-    pub(crate) fn change_and_add(
-        &mut self,
-        nodes: &mut Nodes,
-        (from, less, kept): (UnixMs, Sums, Sums),
-        (to, more): (UnixMs, Sums),
-    ) {
+    fn change_and_add(&mut self, nodes: &mut Nodes, (from, by): (UnixMs, Sums), (to, more): (UnixMs, Sums)) {
+        let mut is_added = false;
         if let Timeline::Many(tree) = self {
-            tree.change(nodes, from, less, kept);
-            tree.add(nodes, to, more);
-            self.shrink(nodes);
+            nodes.count(1);
+            let leaf = nodes.leaves.get_mut(tree.tail);
+            is_added = to == tree.last_at && leaf.add_to_last(to, more);
+            if is_added {
+                tree.sums = tree.sums.plus(more);
+            }
+            match leaf.change(from, by) {
+                Change::Changed => tree.sums = tree.sums.plus(by),
+                change => _ = self.end_change(nodes, change, from, by),
+            }
         } else {
-            self.change(nodes, from, less, kept);
+            self.change_few(from, by);
+        }
+        if !is_added {
             self.add(nodes, to, more);
+        }
+    }
+
+    /// Settles an amount that ends at `from`, and adds another one that ends at `to`.
+    #[inline(never)]
+    pub(crate) fn settle_and_add(&mut self, nodes: &mut Nodes, (from, old): (UnixMs, u64), (to, new): (UnixMs, u64)) {
+        let by = Sums::settled(old).minus(Sums::unsettled(old));
+        self.change_and_add(nodes, (from, by), (to, Sums::unsettled(new)));
+    }
+
+    /// Replaces an amount that ends at `from` by another one that ends at `to`.
+    #[inline(never)]
+    pub(crate) fn move_to(&mut self, nodes: &mut Nodes, (from, old): (UnixMs, u64), (to, new): (UnixMs, u64)) {
+        self.change_and_add(nodes, (from, Sums::unsettled(old).negated()), (to, Sums::unsettled(new)));
+    }
+
+    fn change_few(&mut self, at: UnixMs, by: Sums) -> bool {
+        let Timeline::Few { len, cells } = self else { return false };
+        let count = usize::from(*len);
+        let Some(position) = cells[..count].iter().position(|cell| cell.at == at) else { return false };
+        let cell = &mut cells[position];
+        cell.sums = cell.sums.plus(by);
+        if cell.sums == Sums::ZERO {
+            cells.copy_within(position.saturating_add(1)..count, position);
+            *len = len.saturating_sub(1);
+        }
+        true
+    }
+
+    /// Ends [`Timeline::change`], which did this to the last leaf.
+    #[inline(never)]
+    fn end_change(&mut self, nodes: &mut Nodes, change: Change, at: UnixMs, by: Sums) -> bool {
+        let Timeline::Many(tree) = self else { return false };
+        match tree.end_change(nodes, change, at, by) {
+            Change::NotFound => false,
+            Change::Changed => true,
+            Change::CellGone | Change::Emptied => {
+                self.shrink(nodes);
+                true
+            }
         }
     }
 
@@ -275,72 +310,41 @@ impl Tree {
         }
     }
 
-    /// Subtracts `less` from the cell at `at` and adds `more`. Returns whether the cell exists.
-    #[inline(always)]
-    fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
-        if self.root == NONE {
-            return false;
+    /// Ends a change that did this to the last leaf. Returns what it did to the tree.
+    #[inline]
+    fn end_change(&mut self, nodes: &mut Nodes, change: Change, at: UnixMs, by: Sums) -> Change {
+        let change = if change == Change::NotFound { self.change_inside(nodes, at, by) } else { change };
+        if change == Change::NotFound {
+            return change;
         }
-        nodes.count(1);
-        // Above the last leaf no sums are kept, so nothing else needs updating.
-        match nodes.leaves.get_mut(self.tail).change(at, less, more) {
-            Change::Changed => {
-                self.sums = self.sums.minus(less).plus(more);
-                true
-            }
-            other => self.end_change(nodes, other, (at, less, more)),
-        }
-    }
-
-    /// Ends [`Tree::change`], which did this to the last leaf.
-    #[inline(never)]
-    fn end_change(&mut self, nodes: &mut Nodes, change: Change, (at, less, more): (UnixMs, Sums, Sums)) -> bool {
+        self.sums = self.sums.plus(by);
         match change {
-            Change::NotFound => return self.change_inside(nodes, at, less, more),
-            Change::Changed => {}
+            Change::Emptied => self.remove_leaf_of(nodes, at),
             Change::CellGone if at == self.next_at || at == self.last_at => self.refresh_edges(nodes),
-            Change::CellGone => {}
-            Change::Emptied => {
-                let mut path = Path::default();
-                let leaf = self.descend(nodes, at, &mut path);
-                self.sums = self.sums.minus(less).plus(more);
-                self.remove_leaf(nodes, leaf, &path);
-                return true;
-            }
+            Change::CellGone | Change::Changed | Change::NotFound => {}
         }
-        self.sums = self.sums.minus(less).plus(more);
-        true
+        change
     }
 
-    /// [`Tree::change`] away from the right edge.
-    fn change_inside(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
-        let leaf = self.change_above(nodes, at, less, more);
-        match nodes.leaves.get_mut(leaf).change(at, less, more) {
-            Change::NotFound => {
-                self.change_above(nodes, at, more, less);
-                return false;
-            }
-            Change::Emptied => {
-                let mut path = Path::default();
-                self.descend(nodes, at, &mut path);
-                self.remove_leaf(nodes, leaf, &path);
-            }
-            Change::CellGone if at == self.next_at => self.refresh_edges(nodes),
-            Change::CellGone | Change::Changed => {}
+    /// Changes a cell that is not in the last leaf.
+    #[inline]
+    fn change_inside(&mut self, nodes: &mut Nodes, at: UnixMs, by: Sums) -> Change {
+        let leaf = self.change_above(nodes, at, by);
+        let change = nodes.leaves.get_mut(leaf).change(at, by);
+        if change == Change::NotFound {
+            self.change_above(nodes, at, by.negated());
         }
-        self.sums = self.sums.minus(less).plus(more);
-        true
+        change
     }
 
     /// Changes the sums above the leaf that covers `at`, and returns the leaf.
-    fn change_above(&self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> u32 {
+    #[inline(always)]
+    fn change_above(&self, nodes: &mut Nodes, at: UnixMs, by: Sums) -> u32 {
         let mut node = self.root;
         nodes.count(self.height.into());
         for _ in 0..self.height {
-            let inner = nodes.inners.get_mut(node);
-            let position = inner.position_of(at);
-            let Some(child) = inner.entries_mut().get_mut(position) else { break };
-            child.sums = child.sums.minus(less).plus(more);
+            let Some(child) = nodes.inners.get_mut(node).child_mut(at) else { break };
+            child.sums = child.sums.plus(by);
             node = child.node;
         }
         node
@@ -507,6 +511,14 @@ impl Tree {
         let left = Child { at: UnixMs::default(), sums: split.left, node: self.root };
         self.root = nodes.inners.insert(Inner::of(&[left, split.right]));
         self.height = self.height.saturating_add(1);
+    }
+
+    /// Frees the leaf that covers `at`, which is empty.
+    #[inline(never)]
+    fn remove_leaf_of(&mut self, nodes: &mut Nodes, at: UnixMs) {
+        let mut path = Path::default();
+        let leaf = self.descend(nodes, at, &mut path);
+        self.remove_leaf(nodes, leaf, &path);
     }
 
     /// Frees an empty leaf and every ancestor that becomes empty.

@@ -25,27 +25,28 @@ impl Limit {
             }
             PartKind::Concurrency => {
                 let sum = part.amount.saturating_add(amount);
-                let (less, sums) = (Sums::unsettled(part.amount), Sums::unsettled(sum));
                 let ends_at = match latest {
                     Some(latest) => renewed_end(self, part, more, (now, latest)),
                     None => more.ends_at,
                 };
-                self.replace(nodes, (more.ends_at, less), (ends_at, sums));
+                if ends_at == more.ends_at {
+                    self.add(nodes, ends_at, Sums::unsettled(amount));
+                } else {
+                    self.move_to(nodes, (more.ends_at, part.amount), (ends_at, sum));
+                }
                 more.ends_at = ends_at;
                 *part = part.with(sum, part.hold_seconds());
             }
             PartKind::Rolling | PartKind::Calendar => {
                 let (hold_seconds, ends_at) = self.hold(now);
-                let newest = Sums::unsettled(amount);
-                let (less, settled) = (Sums::unsettled(part.amount), Sums::settled(part.amount));
                 let settles_at = settled_end(part, more.ends_at, retention_ms);
                 if more.ends_at <= now {
-                    self.add(nodes, ends_at, newest);
+                    self.add(nodes, ends_at, Sums::unsettled(amount));
                 } else if settles_at == more.ends_at {
-                    self.change_and_add(nodes, (settles_at, less, settled), (ends_at, newest));
+                    self.settle_and_add(nodes, (settles_at, part.amount), (ends_at, amount));
                 } else {
-                    self.replace(nodes, (more.ends_at, less), (settles_at, settled));
-                    self.add(nodes, ends_at, newest);
+                    self.move_to(nodes, (more.ends_at, part.amount), (ends_at, amount));
+                    self.add(nodes, settles_at, Sums::settled(part.amount));
                 }
                 more.earlier = more.total(part);
                 more.earlier_ends_at = more.earlier_ends_at.max(more.ends_at);

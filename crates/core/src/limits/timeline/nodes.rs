@@ -36,6 +36,11 @@ impl Sums {
         }
     }
 
+    /// The difference that takes these sums off.
+    pub(crate) fn negated(self) -> Sums {
+        Sums::ZERO.minus(self)
+    }
+
     pub(crate) fn minus(self, other: Sums) -> Sums {
         Sums {
             settled: self.settled.wrapping_sub(other.settled),
@@ -145,6 +150,7 @@ impl<E: Entry, const N: usize> Run<E, N> {
         &self.entries[usize::from(self.start)..self.end()]
     }
 
+    #[inline(always)]
     pub(crate) fn entries_mut(&mut self) -> &mut [E] {
         let end = self.end();
         &mut self.entries[usize::from(self.start)..end]
@@ -227,18 +233,25 @@ pub(crate) enum Change {
 }
 
 impl Leaf {
-    /// Subtracts `less` from the cell at `at` and adds `more`. Removes the cell if nothing is left.
+    /// Changes the cell at `at` by a difference. Removes the cell if nothing is left.
     #[inline(always)]
-    pub(crate) fn change(&mut self, at: UnixMs, less: Sums, more: Sums) -> Change {
+    pub(crate) fn change(&mut self, at: UnixMs, by: Sums) -> Change {
         let cells = self.entries_mut();
         // Earlier times are in other leaves, and many changes are at the last one.
         let position = match cells {
             [.., last] if last.at == at => cells.len().saturating_sub(1),
-            [first, ..] if first.at <= at => cells.partition_point(|cell| cell.at < at),
+            [first, ..] if first.at <= at => {
+                // A busy limit has a cell in each millisecond.
+                let likely = at.ms_since(first.at) as usize;
+                match cells.get(likely) {
+                    Some(cell) if cell.at == at => likely,
+                    _ => cells.partition_point(|cell| cell.at < at),
+                }
+            }
             _ => return Change::NotFound,
         };
         let Some(cell) = cells.get_mut(position).filter(|cell| cell.at == at) else { return Change::NotFound };
-        cell.sums = cell.sums.minus(less).plus(more);
+        cell.sums = cell.sums.plus(by);
         if cell.sums == Sums::ZERO { self.remove_changed(position) } else { Change::Changed }
     }
 
@@ -264,6 +277,13 @@ impl Leaf {
     /// Adds to the cell at that time, or inserts one after the first. Returns false if it belongs to another leaf or
     /// the leaf is full.
     pub(crate) fn add_inside(&mut self, cell: Cell) -> bool {
+        // The last cell of a long window is mostly one of settled amounts, and the newest cell is before it.
+        if let [.., newest, _] = self.entries_mut()
+            && newest.at == cell.at
+        {
+            newest.sums = newest.sums.plus(cell.sums);
+            return true;
+        }
         let position = match self.find(cell.at) {
             Ok(position) => {
                 let found = &mut self.entries_mut()[position];
@@ -281,6 +301,14 @@ impl Leaf {
 }
 
 impl Inner {
+    /// The child that covers `at`.
+    #[inline]
+    pub(crate) fn child_mut(&mut self, at: UnixMs) -> Option<&mut Child> {
+        let children = self.entries_mut();
+        let position = children.partition_point(|child| child.at <= at).saturating_sub(1);
+        children.get_mut(position)
+    }
+
     /// The position of the child that covers `at`.
     pub(crate) fn position_of(&self, at: UnixMs) -> usize {
         self.entries().partition_point(|child| child.at <= at).saturating_sub(1)

@@ -43,6 +43,8 @@ enum Op {
     Insert { before_last: u64, amount: u64 },
     Settle { nth: usize, part: u64 },
     Take { nth: usize },
+    SettleAndAdd { nth: usize, to: (u64, u64), amount: u64 },
+    Move { nth: usize, to: (u64, u64), amount: u64 },
     Expire { after: u64 },
 }
 
@@ -52,8 +54,15 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0_u64..2_000, 1_u64..100).prop_map(|(before_last, amount)| Op::Insert { before_last, amount }),
         2 => (0_usize..5_000, 0_u64..100).prop_map(|(nth, part)| Op::Settle { nth, part }),
         3 => (0_usize..5_000).prop_map(|nth| Op::Take { nth }),
+        2 => (0_usize..5_000, to(), 1_u64..100).prop_map(|(nth, to, amount)| Op::SettleAndAdd { nth, to, amount }),
+        2 => (0_usize..5_000, to(), 1_u64..100).prop_map(|(nth, to, amount)| Op::Move { nth, to, amount }),
         1 => (0_u64..40).prop_map(|after| Op::Expire { after }),
     ]
+}
+
+/// A time near the last one: milliseconds after it and before it.
+fn to() -> impl Strategy<Value = (u64, u64)> {
+    (0_u64..3, prop_oneof![Just(0), 0_u64..60])
 }
 
 struct Both {
@@ -87,8 +96,14 @@ impl Both {
     }
 
     fn change(&mut self, at: UnixMs, less: Sums, more: Sums) {
-        assert!(self.tree.change(&mut self.nodes, at, less, more));
+        assert!(self.tree.change(&mut self.nodes, at, more.minus(less)));
         self.plain.change(at, less, more);
+    }
+
+    fn near_last(&mut self, (after, before): (u64, u64)) -> UnixMs {
+        let at = self.last.plus_ms(after).minus_ms(before).max(self.now.plus_ms(1));
+        self.last = self.last.max(at);
+        at
     }
 
     fn run(&mut self, op: &Op) {
@@ -109,6 +124,20 @@ impl Both {
             Op::Take { nth } => {
                 let Some((at, sums)) = self.nth(nth) else { return };
                 self.change(at, sums, Sums::ZERO);
+            }
+            Op::SettleAndAdd { nth, to, amount } => {
+                let Some((at, Sums { unsettled, .. })) = self.nth(nth) else { return };
+                let to = self.near_last(to);
+                self.tree.settle_and_add(&mut self.nodes, (at, unsettled), (to, amount));
+                self.plain.change(at, Sums::unsettled(unsettled), Sums::settled(unsettled));
+                self.plain.add(to, Sums::unsettled(amount));
+            }
+            Op::Move { nth, to, amount } => {
+                let Some((at, Sums { unsettled, .. })) = self.nth(nth) else { return };
+                let to = self.near_last(to);
+                self.tree.move_to(&mut self.nodes, (at, unsettled), (to, amount));
+                self.plain.change(at, Sums::unsettled(unsettled), Sums::ZERO);
+                self.plain.add(to, Sums::unsettled(amount));
             }
             Op::Expire { after } => {
                 self.now = self.now.plus_ms(after);
