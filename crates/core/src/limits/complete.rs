@@ -188,6 +188,7 @@ fn counted_actuals(
                     amount,
                     position: usize::MAX,
                     is_blocked: false,
+                    plain: 0,
                     room: 0,
                 });
             }

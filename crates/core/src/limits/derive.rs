@@ -59,7 +59,7 @@ impl Limits {
     #[inline(never)]
     fn follow_slowly(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
         // Whatever changes below, the limits are looked at again.
-        resolved.iter_mut().for_each(|part| part.room = 0);
+        resolved.iter_mut().for_each(|part| (part.room, part.plain) = (0, 0));
         // In the order of the command, so that the slots do not depend on which limits are there.
         resolved.sort_unstable_by_key(|part| part.position);
         for part in resolved.iter_mut() {

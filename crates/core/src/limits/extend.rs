@@ -233,7 +233,9 @@ impl Limits {
         let mut resolved = std::mem::take(&mut self.resolved);
         self.follow_templates(now, &wanted(command), &mut resolved);
         for (likely, part) in resolved.iter_mut().enumerate() {
-            part.is_blocked |= self.is_of_other_kind(extending, part.limit, likely);
+            if self.is_of_other_kind(extending, part.limit, likely) {
+                (part.is_blocked, part.room) = (true, 0);
+            }
         }
         let outcome = match self.judge(now, command, extending, &resolved, credits) {
             Err(refused) => refused,

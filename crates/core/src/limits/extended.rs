@@ -5,7 +5,7 @@ use super::{Reservation, fingerprint};
 use crate::book::RequirementSet;
 use crate::time::UnixMs;
 
-/// Parts in one record of the chain.
+/// Parts in one record: as many as a lease record has reservations.
 const PARTS: usize = 4;
 
 /// The answer to the last extension of a lease. The codes are part of the snapshot format.
@@ -69,20 +69,9 @@ pub(crate) struct Extended {
     pub(crate) ignored: RequirementSet,
     /// See [`Extension`](crate::Extension); by the rank in `used`, ordered by namespace and key.
     pub(crate) above: RequirementSet,
-    /// The first record of its parts; only the table of extended leases sets it.
-    pub(crate) parts: u32,
     /// The limit named in a denial: its rank in `add`, ordered by namespace and key.
     pub(crate) limited_by: u8,
     pub(crate) answer: ExtensionAnswer,
-}
-
-impl Record for Extended {
-    fn link(&self) -> u32 {
-        self.parts
-    }
-    fn set_link(&mut self, link: u32) {
-        self.parts = link;
-    }
 }
 
 /// The changes of extensions to one reservation of a lease, whose record has the newest part.
@@ -112,13 +101,31 @@ impl ExtendedPart {
     }
 }
 
+/// An extended lease with its first parts.
 #[derive(Clone, Copy, Default)]
-struct Parts {
+struct First {
+    extended: Extended,
     parts: [ExtendedPart; PARTS],
     next: u32,
 }
 
-impl Record for Parts {
+/// Further parts.
+#[derive(Clone, Copy, Default)]
+struct More {
+    parts: [ExtendedPart; PARTS],
+    next: u32,
+}
+
+impl Record for First {
+    fn link(&self) -> u32 {
+        self.next
+    }
+    fn set_link(&mut self, link: u32) {
+        self.next = link;
+    }
+}
+
+impl Record for More {
     fn link(&self) -> u32 {
         self.next
     }
@@ -130,87 +137,85 @@ impl Record for Parts {
 /// The records of all extended leases.
 #[derive(Default)]
 pub(crate) struct ExtendedLeases {
-    leases: Slab<Extended>,
-    parts: Slab<Parts>,
+    leases: Slab<First>,
+    more: Slab<More>,
 }
 
 impl ExtendedLeases {
     pub(crate) fn get(&self, slot: u32) -> &Extended {
-        self.leases.get(slot)
+        &self.leases.get(slot).extended
     }
 
     /// A lease with the first of its parts.
     #[inline]
-    pub(crate) fn first_parts(&self, slot: u32) -> (&Extended, &[ExtendedPart; PARTS]) {
-        let extended = self.leases.get(slot);
-        (extended, &self.parts.get(extended.parts).parts)
+    pub(crate) fn first(&self, slot: u32) -> (&Extended, &[ExtendedPart; PARTS]) {
+        let First { extended, parts, .. } = self.leases.get(slot);
+        (extended, parts)
     }
 
-    /// [`ExtendedLeases::store`] of a lease whose parts fit into one record.
+    /// [`ExtendedLeases::first`] for writing.
     #[inline]
-    pub(crate) fn store_first(&mut self, slot: u32, extended: Extended, parts: &[ExtendedPart; PARTS]) -> u32 {
-        if slot == NONE {
-            let parts = self.parts.insert(Parts { parts: *parts, next: NONE });
-            return self.leases.insert(Extended { parts, ..extended });
-        }
-        let found = self.leases.get_mut(slot);
-        *found = Extended { parts: found.parts, ..extended };
-        self.parts.get_mut(found.parts).parts = *parts;
-        slot
+    pub(crate) fn first_mut(&mut self, slot: u32) -> (&mut Extended, &mut [ExtendedPart; PARTS]) {
+        let First { extended, parts, .. } = self.leases.get_mut(slot);
+        (extended, parts)
+    }
+
+    /// Adds a lease with its first parts. Returns its slot.
+    #[inline]
+    pub(crate) fn insert(&mut self, extended: Extended, parts: &[ExtendedPart; PARTS]) -> u32 {
+        self.leases.insert(First { extended, parts: *parts, next: NONE })
     }
 
     /// Reads `count` parts of a lease.
     pub(crate) fn parts(&self, slot: u32, count: usize, parts: &mut Vec<ExtendedPart>) {
+        let &First { parts: ref first, mut next, .. } = self.leases.get(slot);
         parts.clear();
-        let mut record = self.leases.get(slot).parts;
-        while parts.len() < count && record != NONE {
-            let found = self.parts.get(record);
+        parts.extend_from_slice(&first[..count.min(PARTS)]);
+        while parts.len() < count && next != NONE {
+            let found = self.more.get(next);
             let rest = count.saturating_sub(parts.len()).min(PARTS);
             parts.extend_from_slice(&found.parts[..rest]);
-            record = found.next;
+            next = found.next;
         }
     }
 
     /// Stores the record of a lease in place of that in `slot`, or in a new one. Returns its slot.
     pub(crate) fn store(&mut self, slot: u32, extended: Extended, parts: &[ExtendedPart]) -> u32 {
-        let (slot, mut record) = if slot == NONE {
-            (self.leases.insert(Extended { parts: NONE, ..extended }), NONE)
-        } else {
-            let found = self.leases.get_mut(slot);
-            let first = found.parts;
-            *found = Extended { parts: first, ..extended };
-            (slot, first)
-        };
-        let mut last = NONE;
-        for chunk in parts.chunks(PARTS) {
-            if record == NONE {
-                record = self.parts.insert(Parts { next: NONE, ..Parts::default() });
+        let slot = if slot == NONE { self.insert(extended, &Default::default()) } else { slot };
+        let (inline, rest) = parts.split_at(parts.len().min(PARTS));
+        let first = self.leases.get_mut(slot);
+        first.extended = extended;
+        first.parts[..inline.len()].copy_from_slice(inline);
+        let (mut more, mut last) = (first.next, NONE);
+        for chunk in rest.chunks(PARTS) {
+            if more == NONE {
+                more = self.more.insert(More { next: NONE, ..More::default() });
                 match last {
-                    NONE => self.leases.get_mut(slot).parts = record,
-                    last => self.parts.get_mut(last).next = record,
+                    NONE => self.leases.get_mut(slot).next = more,
+                    last => self.more.get_mut(last).next = more,
                 }
             }
-            let found = self.parts.get_mut(record);
+            let found = self.more.get_mut(more);
             found.parts[..chunk.len()].copy_from_slice(chunk);
-            last = record;
-            record = found.next;
+            last = more;
+            more = found.next;
         }
         slot
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {
-        let mut record = self.leases.get(slot).parts;
-        while record != NONE {
-            let next = self.parts.get(record).next;
-            self.parts.remove(record);
-            record = next;
+        let mut more = self.leases.get(slot).next;
+        while more != NONE {
+            let next = self.more.get(more).next;
+            self.more.remove(more);
+            more = next;
         }
         self.leases.remove(slot);
     }
 
     /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> ExtendedLeases {
-        ExtendedLeases { leases: self.leases.share(), parts: self.parts.share() }
+        ExtendedLeases { leases: self.leases.share(), more: self.more.share() }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::book::NamespaceId;
 use crate::id::LeaseId;
 use crate::time::{UnixMs, seconds_to_ms};
 
-const PARTS_INLINE: usize = 4;
+pub(crate) const PARTS_INLINE: usize = 4;
 const PARTS_MORE: usize = 7;
 /// The bits of [`Reservation`] that hold seconds: 366 days fit.
 const SECONDS: u32 = (1 << 25) - 1;
@@ -306,36 +306,28 @@ impl Leases {
 
     /// A lease of this many limits, if it is plain: it has few limits, no credit and no growth that is pending.
     #[inline]
-    pub(crate) fn plain(&self, slot: u32, limits: usize) -> Option<PlainLease> {
+    pub(crate) fn plain(&self, slot: u32, limits: usize) -> Option<PlainLease<'_>> {
         let lease = self.leases.get(slot);
         if usize::from(lease.count) != limits || !(1..=PARTS_INLINE).contains(&limits) || lease.holds != NONE {
             return None;
         }
-        let &Lease { reserved_at, flags, parts, extended, .. } = lease;
-        if extended == NONE {
-            return Some(PlainLease { reserved_at, flags, number: 0, original: None, parts, more: Default::default() });
-        }
-        let (extended, more) = self.extended.first_parts(extended);
-        let &Extended { number, pending, original, .. } = extended;
-        if pending != 0 {
+        let extended = (lease.extended != NONE).then(|| self.extended.first(lease.extended));
+        if extended.is_some_and(|(extended, _)| extended.pending != 0) {
             return None;
         }
-        Some(PlainLease { reserved_at, flags, number, original: Some(original), parts, more: *more })
+        Some(PlainLease { lease, parts: &lease.parts, extended })
     }
 
-    /// [`Leases::extend`] of a plain lease.
+    /// The parts of a plain lease and its record among the extended leases, to change them. Its first extension adds the
+    /// record, with these parts.
     #[inline]
-    pub(crate) fn extend_plain(
-        &mut self,
-        slot: u32,
-        (before, after): (Life, Life),
-        extended: Extended,
-        plain: &PlainLease,
-    ) {
+    pub(crate) fn plain_mut(&mut self, slot: u32, first: Option<&[ExtendedPart; PARTS_INLINE]>) -> PlainParts<'_> {
         let lease = self.leases.get_mut(slot);
-        lease.parts = plain.parts;
-        lease.extended = self.extended.store_first(lease.extended, extended, &plain.more);
-        self.move_end(slot, (before.last, before.runs_out()), (after.last, after.runs_out()));
+        if let Some(first) = first {
+            lease.extended = self.extended.insert(Extended::default(), first);
+        }
+        let (extended, more) = self.extended.first_mut(lease.extended);
+        PlainParts { parts: &mut lease.parts, more, extended }
     }
 
     /// Replaces the reservations of a lease by extended ones, ordered by limit. `before` are its ends until now, and
@@ -355,11 +347,19 @@ impl Leases {
 
     /// Counts a lease where it runs out now, and moves it to the second in which it is forgotten now. Both are given by its
     /// last end and the time when it runs out, before and after a change.
-    fn move_end(&mut self, slot: u32, (last, until): (UnixMs, UnixMs), (new_last, new_until): (UnixMs, UnixMs)) {
+    #[inline]
+    pub(crate) fn move_end(
+        &mut self,
+        slot: u32,
+        (last, until): (UnixMs, UnixMs),
+        (new_last, new_until): (UnixMs, UnixMs),
+    ) {
+        if (last, until) == (new_last, new_until) {
+            return;
+        }
         let &Lease { id, reserved_at, .. } = self.leases.get(slot);
         if until != new_until {
-            self.live.remove(reserved_at, until);
-            self.live.add(reserved_at, new_until);
+            self.live.change(reserved_at, until, new_until);
         }
         let (from, to) = (end_second(id, last), end_second(id, new_last));
         if from != to {
@@ -509,16 +509,18 @@ impl Leases {
 }
 
 /// A lease whose limits fit into its record, and whose ends move without credit.
-pub(crate) struct PlainLease {
-    pub(crate) reserved_at: UnixMs,
-    pub(crate) flags: LeaseFlags,
-    /// The number of its last extension; 0 before the first.
-    pub(crate) number: u32,
-    /// The fingerprint of its reserve, if it was extended before.
-    pub(crate) original: Option<u64>,
-    pub(crate) parts: [Reservation; PARTS_INLINE],
-    /// Parallel to `parts`, if it was extended before.
-    pub(crate) more: [ExtendedPart; PARTS_INLINE],
+pub(crate) struct PlainLease<'a> {
+    pub(crate) lease: &'a Lease,
+    pub(crate) parts: &'a [Reservation; PARTS_INLINE],
+    /// Its last extension, and what extensions changed of `parts`.
+    pub(crate) extended: Option<(&'a Extended, &'a [ExtendedPart; PARTS_INLINE])>,
+}
+
+/// The parts of a [`PlainLease`] while they are extended.
+pub(crate) struct PlainParts<'a> {
+    pub(crate) parts: &'a mut [Reservation; PARTS_INLINE],
+    pub(crate) more: &'a mut [ExtendedPart; PARTS_INLINE],
+    pub(crate) extended: &'a mut Extended,
 }
 
 /// The ends of a lease.
@@ -570,7 +572,7 @@ impl Life {
     }
 
     #[inline]
-    fn add(&mut self, part: &Reservation, end: UnixMs) {
+    pub(crate) fn add(&mut self, part: &Reservation, end: UnixMs) {
         self.first = self.first.min(end);
         self.last = self.last.max(end);
         if part.is_bound() {

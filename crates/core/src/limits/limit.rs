@@ -5,7 +5,7 @@ use super::definition::{CreditTerms, Kind, OnTimeout, Overage, Period};
 use super::lease::PartKind;
 use super::templates::TemplateId;
 use super::timeline::{Nodes, Sums, Timeline};
-use super::{LimitSlot, Reservation, State};
+use super::{LimitSlot, State};
 use crate::book::{LimitStatus, NamespaceId};
 use crate::credits::AssetId;
 use crate::time::{UnixMs, seconds_to_ms};
@@ -266,19 +266,18 @@ impl Limit {
         capacity.saturating_sub(self.reserved())
     }
 
-    /// The room of an active plain limit of a namespace that has nothing to free. `None` if it is not one.
+    /// The room of a plain limit, if it is an active one of this namespace that has nothing to free; else 0.
     #[inline]
-    pub(crate) fn plain_room(&self, now: UnixMs, namespace: NamespaceId) -> Option<u64> {
-        let Held::Amounts(timeline) = &self.held else { return None };
-        let is_here = self.phase == Phase::Active && self.namespace == namespace;
-        let is_ready = is_here && self.is_plain() && !timeline.is_due(now);
-        is_ready.then(|| self.capacity.saturating_sub(timeline.sums().total()))
+    pub(crate) fn plain_room(&self, now: UnixMs, namespace: NamespaceId) -> u64 {
+        let Held::Amounts(timeline) = &self.held else { return 0 };
+        let is_ready = self.phase == Phase::Active && self.namespace == namespace && !timeline.is_due(now);
+        if is_ready { self.capacity.saturating_sub(timeline.sums().total()) } else { 0 }
     }
 
-    /// [`Limit::hold`] of a plain limit. `None` if it is not one.
+    /// [`Limit::hold`] of a limit that is not a calendar limit.
     #[inline]
-    pub(crate) fn plain_hold(&self, now: UnixMs) -> Option<(u32, UnixMs)> {
-        self.is_plain().then(|| (self.kind.0, now.plus_ms(seconds_to_ms(self.kind.0 & VALUE))))
+    pub(crate) fn plain_hold(&self, now: UnixMs) -> (u32, UnixMs) {
+        (self.kind.0, now.plus_ms(seconds_to_ms(self.kind.0 & VALUE)))
     }
 
     /// Whether it is enforced and of the kinds rolling or concurrency, whose reservations last for fixed times.
@@ -306,10 +305,10 @@ impl Limit {
         self.kind.part_kind()
     }
 
-    /// Whether it has the kind of a reservation, except credit that an external store holds.
+    /// The code of [`Limit::part_kind`]; see [`Reservation::code`](super::Reservation::code).
     #[inline]
-    pub(crate) fn is_kind_of(&self, part: &Reservation) -> bool {
-        self.kind.0 >> VALUE_BITS == part.code()
+    pub(crate) fn kind_code(&self) -> u8 {
+        (self.kind.0 >> VALUE_BITS) as u8
     }
 
     pub(crate) fn is_rolling(&self) -> bool {
@@ -340,11 +339,11 @@ impl Limit {
     }
 
     /// The kind and seconds of a reservation at `now`, packed as in [`Reservation`](super::Reservation), and its end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hold(&self, now: UnixMs) -> (u32, UnixMs) {
         match self.calendar() {
             Some(calendar) => (self.kind.0 & !VALUE | calendar.seconds_left(now) & VALUE, calendar.end(now)),
-            None => (self.kind.0, now.plus_ms(seconds_to_ms(self.kind.0 & VALUE))),
+            None => self.plain_hold(now),
         }
     }
 

@@ -73,6 +73,15 @@ impl LiveCount {
         }
     }
 
+    /// Counts a lease that was added with the time `until` where it runs out now.
+    #[inline]
+    pub(crate) fn change(&mut self, reserved_at: UnixMs, until: UnixMs, new_until: UnixMs) {
+        if second(until) != second(new_until) {
+            self.remove(reserved_at, until);
+            self.add(reserved_at, new_until);
+        }
+    }
+
     /// The number of leases that have not run out at `now`, to the second.
     pub(crate) fn at(&self, now: UnixMs) -> usize {
         let now = now.get() / 1_000;

@@ -76,6 +76,7 @@ impl Limits {
     }
 
     /// The mark of a remembered lease.
+    #[inline]
     pub(super) fn mark_of_found(&self, namespace: NamespaceId, lease: LeaseId, found: &Found) -> LeaseMark {
         let flags = match found {
             Found::Record(slot) => self.state.leases.get(*slot).flags,

@@ -146,7 +146,7 @@ impl Limits {
             requirements: std::slice::from_ref(&part),
         };
         let limit = self.lookup(now, namespace, command.key).unwrap_or(UNKNOWN);
-        let mut resolved = [ResolvedPart { limit, amount: 1, position: 0, is_blocked: false, room: 0 }];
+        let mut resolved = [ResolvedPart { limit, amount: 1, position: 0, is_blocked: false, plain: 0, room: 0 }];
         self.follow_templates(now, &as_reserve, &mut resolved);
         let [ResolvedPart { limit: slot, .. }] = resolved;
         if self.advanced(namespace, slot, now).is_none() {

@@ -25,10 +25,12 @@ pub(crate) struct ResolvedPart {
     pub(crate) limit: LimitSlot,
     pub(crate) amount: u64,
     pub(crate) position: usize,
-    /// The limit still has reservations of another kind than its template.
+    /// The limit still has reservations of another kind than its template. No room is noted for it.
     pub(crate) is_blocked: bool,
     /// The room of a plain limit when the part was resolved, else 0; see [`Limit::plain_room`].
     pub(crate) room: u64,
+    /// The code of the [`PartKind`] of a plain limit that is to be taken, else 0.
+    pub(crate) plain: u8,
 }
 
 /// Whether requirements that nothing refuses by name fit.
@@ -119,11 +121,11 @@ impl Limits {
             let limit = if found.is_some() { limit } else { UNKNOWN };
             is_in_order &= found.is_some() && limit >= next && part.amount >= amount_min;
             next = LimitSlot(limit.0.wrapping_add(1));
-            let room = match (taken_at, found) {
-                (Some(now), Some(found)) => found.plain_room(now, namespace).unwrap_or(0),
-                _ => 0,
+            let (room, plain) = match (taken_at, found) {
+                (Some(now), Some(found)) if found.is_plain() => (found.plain_room(now, namespace), found.kind_code()),
+                _ => (0, 0),
             };
-            ResolvedPart { limit, amount: part.amount, position, is_blocked: false, room }
+            ResolvedPart { limit, amount: part.amount, position, is_blocked: false, plain, room }
         }));
         if is_in_order { Ok(()) } else { self.sort_resolved(namespace, parts, amount_min, resolved) }
     }
@@ -243,7 +245,7 @@ impl Limits {
     ) -> Result<Fit, ReserveOutcome> {
         let is_open = self.state.pauses.is_empty() && !self.state.external.parts.limits;
         // Nothing has changed since the parts were resolved, and a limit that may refuse by name has no room noted.
-        if is_open && resolved.iter().all(|part| part.amount <= part.room && !part.is_blocked) {
+        if is_open && resolved.iter().all(|part| part.amount <= part.room) {
             return Ok(Fit { fits: true, has_credit: false });
         }
         self.refusal_of_any(now, command, resolved, credits)
@@ -414,12 +416,12 @@ impl Limits {
             limit.denials = 0;
             limit.decided = decided;
             limit.leases = limit.leases.saturating_add(1);
-            let (hold, ends_at) = match limit.plain_hold(now) {
-                Some((hold, ends_at)) => {
-                    limit.add(nodes, ends_at, Sums::unsettled(part.amount));
-                    (hold, ends_at)
-                }
-                None => take_any(now, part, limit, nodes, (external.parts.credit, &mut would_deny)),
+            let (hold, ends_at) = if part.plain == 0 {
+                take_any(now, part, limit, nodes, (external.parts.credit, &mut would_deny))
+            } else {
+                let (hold, ends_at) = limit.plain_hold(now);
+                limit.add(nodes, ends_at, Sums::unsettled(part.amount));
+                (hold, ends_at)
             };
             let reservation = Reservation::held(part.limit, hold, part.amount);
             last = last.max(ends_at);

@@ -46,7 +46,6 @@ pub(super) fn read_extended(
         above: RequirementSet::from_bits(input.u32()?),
         limited_by: input.u8()?,
         answer: ExtensionAnswer::from_code(input.u8()?).ok_or(Malformed("the answer to an extension is unknown"))?,
-        ..Extended::default()
     };
     let is_extended = extended.answer == ExtensionAnswer::Extended;
     let has_reports = !extended.ignored.is_empty() || !extended.above.is_empty();
