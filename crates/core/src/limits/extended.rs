@@ -160,10 +160,10 @@ impl ExtendedLeases {
         (extended, parts)
     }
 
-    /// Adds a lease with its first parts. Returns its slot.
+    /// Adds an empty record. Returns its slot.
     #[inline]
-    pub(crate) fn insert(&mut self, extended: Extended, parts: &[ExtendedPart; PARTS]) -> u32 {
-        self.leases.insert(First { extended, parts: *parts, next: NONE })
+    pub(crate) fn insert(&mut self) -> u32 {
+        self.leases.insert(First { next: NONE, ..First::default() })
     }
 
     /// Reads `count` parts of a lease.
@@ -181,7 +181,7 @@ impl ExtendedLeases {
 
     /// Stores the record of a lease in place of that in `slot`, or in a new one. Returns its slot.
     pub(crate) fn store(&mut self, slot: u32, extended: Extended, parts: &[ExtendedPart]) -> u32 {
-        let slot = if slot == NONE { self.insert(extended, &Default::default()) } else { slot };
+        let slot = if slot == NONE { self.insert() } else { slot };
         let (inline, rest) = parts.split_at(parts.len().min(PARTS));
         let first = self.leases.get_mut(slot);
         first.extended = extended;

@@ -9,7 +9,7 @@ use crate::book::NamespaceId;
 use crate::id::LeaseId;
 use crate::time::{UnixMs, seconds_to_ms};
 
-pub(crate) const PARTS_INLINE: usize = 4;
+const PARTS_INLINE: usize = 4;
 const PARTS_MORE: usize = 7;
 /// The bits of [`Reservation`] that hold seconds: 366 days fit.
 const SECONDS: u32 = (1 << 25) - 1;
@@ -318,13 +318,13 @@ impl Leases {
         Some(PlainLease { lease, parts: &lease.parts, extended })
     }
 
-    /// The parts of a plain lease and its record among the extended leases, to change them. Its first extension adds the
-    /// record, with these parts.
+    /// The parts of a plain lease and its record among the extended leases, to change them. Before its first extension the
+    /// record is empty.
     #[inline]
-    pub(crate) fn plain_mut(&mut self, slot: u32, first: Option<&[ExtendedPart; PARTS_INLINE]>) -> PlainParts<'_> {
+    pub(crate) fn plain_mut(&mut self, slot: u32) -> PlainParts<'_> {
         let lease = self.leases.get_mut(slot);
-        if let Some(first) = first {
-            lease.extended = self.extended.insert(Extended::default(), first);
+        if lease.extended == NONE {
+            lease.extended = self.extended.insert();
         }
         let (extended, more) = self.extended.first_mut(lease.extended);
         PlainParts { parts: &mut lease.parts, more, extended }

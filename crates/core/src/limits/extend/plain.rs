@@ -2,10 +2,11 @@
 //! one pass over the reservations and made in another, without the lists that other extensions need.
 
 use super::super::extended::{Extended, ExtendedPart, extension_fingerprint};
+use super::super::reserve::ResolvedPart;
 use super::super::{FINGERPRINT_OF_NONE, Limits, State, decided_at, fingerprint_of_part};
 use super::parts::latest_end;
 use crate::book::{Extend, ExtendOutcome, ExtendStep, Extension};
-use crate::limits::lease::{Life, PARTS_INLINE, PlainLease, PlainParts};
+use crate::limits::lease::{Life, PlainLease, PlainParts, Reservation};
 use crate::time::UnixMs;
 
 impl Limits {
@@ -23,27 +24,21 @@ impl Limits {
         if number.checked_add(1) != Some(command.number) || mark.check(command.claim).is_err() {
             return None;
         }
-        let reserved_at = lease.reserved_at;
-        let is_first = extended.is_none();
-        let mut first = [ExtendedPart::default(); PARTS_INLINE];
-        if is_first {
-            first.iter_mut().zip(parts).for_each(|(more, part)| *more = ExtendedPart::of(part, reserved_at));
-        }
-        let more = extended.map_or(&first, |(_, more)| more);
-        let mut before = Life::new(reserved_at);
-        for ((want, part), more) in self.resolved.iter().zip(parts).zip(more) {
-            // The room is 0 unless the limit is plain, active and of this namespace.
-            if want.limit != part.limit || want.amount > want.room || u32::from(want.plain) != part.code() {
-                return None;
+        let (reserved_at, is_first) = (lease.reserved_at, extended.is_none());
+        let resolved = &self.resolved;
+        let before = match extended {
+            Some((_, more)) => {
+                let mut more = more.iter();
+                life_if_fitting(resolved, reserved_at, parts, |_| more.next().copied())
             }
-            before.add_part(part, more);
-        }
+            None => life_if_fitting(resolved, reserved_at, parts, |part| Some(ExtendedPart::of(part, reserved_at))),
+        }?;
         if before.runs_out() <= now {
             return None;
         }
         let Limits { state: State { limits, nodes, leases, config, .. }, resolved, .. } = self;
-        let PlainParts { parts, more, extended } = leases.plain_mut(slot, is_first.then_some(&first));
-        // No end moves back.
+        let PlainParts { parts, more, extended } = leases.plain_mut(slot);
+        // No end moves back, so the last end is at least what it was.
         let mut after = Life { bound: UnixMs::MAX, ..before };
         let (mut original, mut added) = (FINGERPRINT_OF_NONE, FINGERPRINT_OF_NONE);
         let latest = command.renew.then(|| latest_end(reserved_at));
@@ -53,6 +48,7 @@ impl Limits {
             limit.denials = 0;
             limit.decided = decided;
             if is_first {
+                *more = ExtendedPart::of(part, reserved_at);
                 original = original.wrapping_add(fingerprint_of_part(limit.key_hash, part.amount));
             }
             added = added.wrapping_add(fingerprint_of_part(limit.key_hash, want.amount));
@@ -72,4 +68,24 @@ impl Limits {
         leases.move_end(slot, (before.last, before.runs_out()), (after.last, after.runs_out()));
         Some(ExtendOutcome::Extended(Extension { ends_at, ..Extension::default() }))
     }
+}
+
+/// The ends of a plain lease, if `resolved` names exactly its limits and the amounts fit. `next` gives what extensions
+/// changed of one reservation after the other.
+#[inline(always)]
+fn life_if_fitting(
+    resolved: &[ResolvedPart],
+    reserved_at: UnixMs,
+    parts: &[Reservation],
+    mut next: impl FnMut(&Reservation) -> Option<ExtendedPart>,
+) -> Option<Life> {
+    let mut life = Life::new(reserved_at);
+    for (want, part) in resolved.iter().zip(parts) {
+        // The room is 0 unless the limit is plain, active and of this namespace.
+        if want.limit != part.limit || want.amount > want.room || u32::from(want.plain) != part.code() {
+            return None;
+        }
+        life.add_part(part, &next(part)?);
+    }
+    Some(life)
 }

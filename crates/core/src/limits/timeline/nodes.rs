@@ -277,14 +277,14 @@ impl Leaf {
     /// Adds to the cell at that time, or inserts one after the first. Returns false if it belongs to another leaf or
     /// the leaf is full.
     pub(crate) fn add_inside(&mut self, cell: Cell) -> bool {
-        // The last cell of a long window is mostly one of settled amounts, and the newest cell is before it.
-        if let [.., newest, _] = self.entries_mut()
-            && newest.at == cell.at
-        {
-            newest.sums = newest.sums.plus(cell.sums);
-            return true;
-        }
-        let position = match self.find(cell.at) {
+        let before_last = self.len().saturating_sub(1);
+        let position = match self.entries_mut() {
+            // The last cell of a long window is mostly one of settled amounts, and the newest is the one before it.
+            [.., newest, last] if newest.at < cell.at && cell.at < last.at => Err(before_last),
+            [.., newest, _] if newest.at == cell.at => Ok(before_last.saturating_sub(1)),
+            _ => self.find(cell.at),
+        };
+        let position = match position {
             Ok(position) => {
                 let found = &mut self.entries_mut()[position];
                 found.sums = found.sums.plus(cell.sums);
