@@ -311,31 +311,8 @@ impl<'a> Rows<'a> {
     /// The statements that write the rows.
     fn script(self, found: &Found<'_>) -> Script {
         let mut script = Script::default();
+        push_postings(&mut script, [self.consumed, self.created, self.created_with_terms]);
         let mut push = |sql: &'static str, rows: Vec<Json>| script.push(sql, values![Json::from(rows).to_string()]);
-        push(
-            "update postings set state = 'inactive', reservation_id = c.value->>1 from json_each(?) c
-             where postings.id = c.value->>0",
-            self.consumed,
-        );
-        push(
-            "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                 ends_at_ms, used, kept, extension, state)
-             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                 value->>8, value->>9, value->>10, value->>11, value->>12, 'active'
-             from json_each(?)",
-            self.created,
-        );
-        if !self.created_with_terms.is_empty() {
-            push(
-                "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                     ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, plan, state)
-                 select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                     value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15,
-                     value->>16, 'active'
-                 from json_each(?)",
-                self.created_with_terms,
-            );
-        }
         push(
             "insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8,
@@ -381,6 +358,35 @@ impl<'a> Rows<'a> {
         );
         found.push_usage(&mut script);
         script
+    }
+}
+
+/// Adds the statements that consume and create postings.
+fn push_postings(script: &mut Script, [consumed, created, created_with_terms]: [Vec<Json>; 3]) {
+    let mut push = |sql: &'static str, rows: Vec<Json>| script.push(sql, values![Json::from(rows).to_string()]);
+    push(
+        "update postings set state = 'inactive', reservation_id = c.value->>1 from json_each(?) c
+         where postings.id = c.value->>0",
+        consumed,
+    );
+    push(
+        "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
+             ends_at_ms, used, kept, extension, state)
+         select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
+             value->>8, value->>9, value->>10, value->>11, value->>12, 'active'
+         from json_each(?)",
+        created,
+    );
+    if !created_with_terms.is_empty() {
+        push(
+            "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
+                 ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, plan, state)
+             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
+                 value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15,
+                 value->>16, 'active'
+             from json_each(?)",
+            created_with_terms,
+        );
     }
 }
 
