@@ -136,16 +136,18 @@ impl Connections {
         }
         let mut idle = self.pool.take(&url.authority);
         loop {
-            let is_new = idle.is_none();
+            let is_kept = idle.is_some();
             let mut sender = match idle.take() {
                 Some(sender) => sender,
                 None => Box::pin(self.connect(url)).await.map_err(|error| NoAnswer::NotConnected(chain(&error)))?,
             };
             match sender.send(url, request).await {
                 Ok(answer) => return Ok(answer.map(|body| AnswerBody::new(body, sender, self, url))),
-                // An upstream may close a kept connection before it takes the request.
-                Err(mut error) => match error.take_message().filter(|_| !is_new) {
-                    Some(again) => request = again,
+                // The request comes back only if none of its bytes was sent.
+                Err(mut error) => match error.take_message() {
+                    // An upstream may close a kept connection before it takes the request.
+                    Some(again) if is_kept => request = again,
+                    Some(_) => return Err(NoAnswer::NotConnected(chain(&error.into_error()))),
                     None => return Err(NoAnswer::Broken(chain(&error.into_error()))),
                 },
             }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use earmark_admission::{Amount, BackendError, LeaseView, Refusal as LimitRefusal, ReserveAnswer, ReserveRequest};
 use earmark_core::{CallMark, JobId, LeaseId, NamespaceName};
 use earmark_policy::{CallAmount, Refusal};
+use futures_util::future::join_all;
 
 pub(crate) use answer::{ActualWire, CallWire, CompleteCallWire, RequirementWire, strict_status};
 pub(crate) use asked::{Asked, CallAttributes, Descriptor};
@@ -127,17 +128,17 @@ async fn call_each(app: &App, context: &RequestContext, requests: &[CallRequest]
         });
     }
     let mut first = attempt(app, context, judged.iter().flatten()).await.into_iter();
-    let mut called = Vec::with_capacity(requests.len());
-    for judged in judged {
-        called.push(match judged {
-            Ok((request, policy)) => {
-                let first = first.next().unwrap_or_else(no_answer);
-                by_first_revision(app, context, (request, &policy), first).await
+    let called = judged.into_iter().map(|judged| {
+        let judged = judged.map(|call| (call, first.next().unwrap_or_else(no_answer)));
+        async move {
+            match judged {
+                Ok(((request, policy), first)) => by_first_revision(app, context, (request, &policy), first).await,
+                Err(called) => called,
             }
-            Err(called) => called,
-        });
-    }
-    called
+        }
+    });
+    // Side by side, so that their reads of leases share a confirmation by the leader.
+    join_all(called).await
 }
 
 fn no_answer() -> Called {

@@ -1,6 +1,5 @@
 //! The answer of an upstream, or its absence.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,19 +235,20 @@ impl CallTask {
                 }
                 Next::End => {
                     let end = self.end_of(usage.usage(), &admitted);
-                    let mut settling = pin!(self.shared.settler.settling(self.settlement(admitted, end)));
+                    drop(body);
+                    let mut settling = Box::pin(self.shared.settler.settling(self.settlement(admitted, end)));
                     let Some(head) = head else {
                         tokio::join!(async move { relay.end().await }, settling);
                         return;
                     };
                     let mut client = relay.into_client();
                     let completed = timeout(COST_TIMEOUT, &mut settling).await;
-                    let is_settled = completed.is_ok();
+                    if completed.is_err() {
+                        // An outage of Earmark may last longer than the call should be held in memory.
+                        tokio::spawn(settling);
+                    }
                     let reply = head.map(|()| ReplyBody::whole(held.into_bytes()));
                     client.reply(with_cost(reply, completed.ok().flatten()), Client::Done);
-                    if !is_settled {
-                        settling.await;
-                    }
                     return;
                 }
                 Next::Broken(why) => {

@@ -100,9 +100,13 @@ impl Pool {
 
     /// Keeps a connection for further requests.
     pub(super) fn keep(&self, authority: Authority, sender: Sender) {
+        let now = Instant::now();
         let mut kept = self.lock();
+        if kept.len() >= KEPT_MAX {
+            kept.retain(|one| one.is_alive(now));
+        }
         if kept.len() < KEPT_MAX {
-            kept.push(Kept { authority, sender, since: Instant::now() });
+            kept.push(Kept { authority, sender, since: now });
         }
     }
 

@@ -349,7 +349,7 @@ async fn reads_of_what_is_not_there_or_malformed_are_refused() {
         ("/v1/vaults/main/accounts/revenue/entries?page_size=0", 400, "page_size: found \"0\", allowed"),
         ("/v1/vaults/main/accounts/revenue/entries?after=-1", 400, "after: found \"-1\", allowed"),
         ("/v1/vaults/main/accounts/revenue/entries?since=-1", 400, "since: found \"-1\", allowed"),
-        ("/v1/vaults/main/accounts/revenue/entries?before=1", 400, "query: found \"before\", allowed are since"),
+        ("/v1/vaults/main/accounts/revenue/entries?before=1", 400, "query: found \"before\", allowed are namespace"),
         ("/v1/clients/a?vault=us", 404, "vault: no vault"),
         (
             "/v1/clients/a?namespace=elsewhere",
@@ -374,8 +374,8 @@ async fn a_parameter_that_nobody_reads_is_refused() {
     let server = TestServer::open().await;
     let body = json!({"namespace": "default", "client_id": "a", "sequence": 1, "operations": []}).to_string();
     for (method, path, body) in [
-        ("GET", "/v1/vaults/main/audit?namespace=eu", ""),
-        ("GET", "/v1/vaults/main/accounts/revenue/balances?namespace=eu", ""),
+        ("GET", "/v1/whoami?namespace=eu", ""),
+        ("GET", "/v1/leases/01J00000000000000000000000?namespace=eu", ""),
         ("POST", "/v1/write?namespace=eu", &body),
     ] {
         let found = server.ask(method, path, body).await.problem(400, "invalid_request");
