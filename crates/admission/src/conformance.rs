@@ -202,6 +202,7 @@ macro_rules! conformance_of_grants {
             a_transfer_carries_expiry_and_priority,
             a_grant_covers_debt_first,
             returning_grants_cover_debt_but_only_real_debt,
+            grants_cover_the_debt_that_a_hold_leaves,
             an_extension_takes_from_grants_in_spending_order,
             bad_grants_are_refused_by_name,
             the_sums_of_grants_add_up,

@@ -44,6 +44,8 @@ pub(crate) struct BalanceChange {
     pub(crate) spends: bool,
     /// The amounts that are added, by terms. The difference to the change is taken. Empty if all of it is plain.
     pub(crate) deposits: Vec<(GrantTerms, i128)>,
+    /// The plain credit in the holds that end with this change, whether it returns or pays.
+    pub(crate) released: i128,
     /// The change by terms, once it is known that grants are involved.
     pub(crate) by_terms: Option<TermChanges>,
 }
@@ -52,8 +54,8 @@ impl BalanceChange {
     /// A change of plain credit.
     pub(crate) fn plain(account: &AccountKey, asset: &AssetName, change: i128, overdraft: Overdraft) -> BalanceChange {
         let (account, asset, spends) = (account.clone(), asset.clone(), change < 0);
-        let (is_deposit, deposits, by_terms) = (false, Vec::new(), None);
-        BalanceChange { account, asset, change, overdraft, is_deposit, spends, deposits, by_terms }
+        let (is_deposit, deposits, released, by_terms) = (false, Vec::new(), 0, None);
+        BalanceChange { account, asset, change, overdraft, is_deposit, spends, deposits, released, by_terms }
     }
 
     /// The amounts that it took from grants, in spending order.

@@ -156,9 +156,7 @@ impl Engine {
             let is_involved = !operations.is_empty() || each.has_terms(posting_set);
             let before = if is_involved { self.wallet(each, posting_set, as_of).await? } else { Wallet::default() };
             if is_involved {
-                let mut after = before.clone();
-                after.cover_debt();
-                wallets.after.insert(place, after);
+                wallets.after.insert(place, covered(each, &before));
             }
             wallets.before.push(before);
             wallets.taken.push(Vec::new());
@@ -197,13 +195,10 @@ impl Engine {
         }
         wallet.grants.iter_mut().for_each(|grant| grant.before = grant.free);
         if !posting_set.owed.is_empty() {
-            // Only real debt is covered: free plain credit and held credit outweigh postings that are owed.
-            let is_read = each.spends && posting_set.large.len() >= posting_set.active;
-            if !is_read {
-                wallet.plain = self.free_plain(each).await?;
-            }
-            wallet.plain_held = self.held_plain(each).await?;
-            wallet.plain = wallet.plain.saturating_add(wallet.plain_held);
+            // Only real debt is covered: free plain credit and held credit outweigh postings that are owed. Held credit is
+            // read first. So a settlement between the reads only hides debt, which a later change covers.
+            wallet.plain_held = self.held_plain(each).await?.saturating_sub(each.released);
+            wallet.plain = self.free_plain(each).await?.saturating_add(wallet.plain_held);
         }
         Ok(wallet)
     }
@@ -219,8 +214,7 @@ impl Engine {
 
     async fn held_plain(&self, each: &BalanceChange) -> Result<i128, TaskError> {
         let found = self.call(self.store.grants(each.account.clone())).await?;
-        let shares = held_shares(&found, &each.asset).filter(|share| share.terms == GrantTerms::PLAIN);
-        Ok(shares.fold(0, |sum, share| sum.saturating_add(share.amount.into())))
+        Ok(plain_share(&held_shares(&found, &each.asset).collect::<Vec<_>>()))
     }
 
     /// The number of grants after a change. Those of which only a part is held are counted if the change adds one.
@@ -251,15 +245,26 @@ pub(crate) fn held_shares<'a>(
     held.filter(|posting| posting.hold.is_some()).flat_map(Posting::shares)
 }
 
-/// Makes one change in a wallet: first what it deposits, then what it takes.
+/// The wallet in which grants have covered debt. The holds that a change releases still outweigh debt.
+fn covered(each: &BalanceChange, before: &Wallet) -> Wallet {
+    let mut wallet = Wallet { plain: before.plain.saturating_add(each.released), ..before.clone() };
+    wallet.cover_debt();
+    wallet.plain = wallet.plain.saturating_sub(each.released);
+    wallet
+}
+
+/// Makes one change in a wallet: first what it deposits, then what it takes. Plain credit covers debt before grants do.
 fn each_move(each: &BalanceChange, wallet: &mut Wallet, as_of: AsOf) -> Result<Vec<(GrantTerms, i128)>, WalletError> {
     let mut withdrawn = each.change.checked_neg().ok_or(WalletError::OutOfRange)?;
+    let plain = std::mem::take(&mut wallet.plain);
     for (terms, amount) in &each.deposits {
         withdrawn = withdrawn.checked_add(*amount).ok_or(WalletError::OutOfRange)?;
         if !terms.is_expired(as_of.expiry) {
             wallet.deposit(*terms, *amount)?;
         }
     }
+    wallet.plain = wallet.plain.checked_add(plain).ok_or(WalletError::OutOfRange)?;
+    wallet.cover_debt();
     if withdrawn < 0 {
         wallet.deposit(GrantTerms::PLAIN, withdrawn.saturating_neg())?;
         return Ok(Vec::new());
@@ -352,4 +357,10 @@ pub(crate) fn join_shares(a: &[GrantShare], b: &[GrantShare]) -> Vec<GrantShare>
 /// The shares of grants among some shares.
 pub(crate) fn in_grants(shares: &[GrantShare]) -> Vec<GrantShare> {
     shares.iter().filter(|share| share.terms != GrantTerms::PLAIN).copied().collect()
+}
+
+/// The sum of the plain credit among some shares.
+pub(crate) fn plain_share(shares: &[GrantShare]) -> i128 {
+    let plain = shares.iter().filter(|share| share.terms == GrantTerms::PLAIN);
+    plain.fold(0, |sum, share| sum.saturating_add(share.amount.into()))
 }

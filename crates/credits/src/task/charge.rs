@@ -6,7 +6,7 @@ use earmark_core::{AccountName, AccountStatus, Actor, AssetName, GrantTerms, Ove
 
 use super::hold::need;
 use super::{AccountView, Part, account_view, or_itself};
-use crate::coin_selection::grants::split_shares;
+use crate::coin_selection::grants::{plain_share, split_shares};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
@@ -41,6 +41,8 @@ struct Charge {
     paid: u64,
     debt: u64,
     uncollected: u64,
+    /// The plain credit in the hold.
+    released: i128,
     /// The shares of the hold that return to the owner.
     returns: Vec<GrantShare>,
 }
@@ -99,6 +101,7 @@ impl Settling<'_> {
                 paid: cost.min(held),
                 debt: 0,
                 uncollected: 0,
+                released: plain_share(&shares),
                 returns,
             }
         };
@@ -300,6 +303,7 @@ fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<BalanceChange> {
         let owner = sums.entry((&charge.owner, &charge.asset)).or_insert_with(|| none(&charge.owner));
         owner.change = owner.change.saturating_add(charge.returned());
         owner.spends |= charge.paid > charge.held.saturating_sub(charge.left());
+        owner.released = owner.released.saturating_add(charge.released);
         owner.deposits.extend(charge.returns.iter().map(|share| (share.terms, i128::from(share.amount))));
         let may_owe = owners.get(place).copied().flatten().map(|owner| owner.overdraft);
         if charge.debt > 0 || may_owe.is_some_and(Overdraft::settles_below_zero) {

@@ -7,7 +7,7 @@ use super::grow::confirmed;
 use super::hold::need;
 use super::lease::{Growths, Life, Part};
 use super::{LeaseStatus, entry_gate, lease_gate, lease_key, or_itself};
-use crate::coin_selection::grants::{in_grants, split_shares};
+use crate::coin_selection::grants::{in_grants, plain_share, split_shares};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{AccountChange, Entry, EntryBody, EntryReason, HoldTerms, LeaseKey, Plan};
@@ -94,6 +94,7 @@ fn moves(grown: &[(&Part, u64)]) -> Vec<BalanceChange> {
         let Some((posting, _)) = part.held() else { continue };
         // The credit that is spent last returns first.
         let (_, returned) = split_shares(&posting.shares(), part.amount().saturating_sub(*amount));
+        let released = plain_share(&returned);
         let returned = returned.iter().map(|share| (share.terms, i128::from(share.amount)));
         let amount = i128::from(*amount);
         let place = moves.iter().position(|each| each.account == posting.account && each.asset == posting.asset);
@@ -103,6 +104,7 @@ fn moves(grown: &[(&Part, u64)]) -> Vec<BalanceChange> {
         });
         if let Some(each) = moves.get_mut(place) {
             each.change = each.change.saturating_add(amount);
+            each.released = each.released.saturating_add(released);
             each.deposits.extend(returned);
         }
     }
