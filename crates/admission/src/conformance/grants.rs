@@ -7,10 +7,11 @@ use earmark_core::{
 
 use super::Harness;
 use super::credit_driver::{MAIN, account, credit, issue, open, path, retire, transfer, usd, vault};
-use super::driver::{Driver, namespace};
+use super::driver::{Driver, MINUTE, namespace};
 use super::extend::{RENEW, add, used};
 use crate::backend::{Refusal, ReserveAnswer};
 use crate::credit_lists::EntryQuery;
+use crate::extend::ExtendAnswer;
 use crate::statement::{StatementQuery, statement};
 use crate::writes::EntryKind;
 
@@ -288,6 +289,20 @@ pub async fn grants_cover_the_debt_that_a_hold_leaves(harness: &impl Harness) {
         driver.does(MAIN, vec![reset]).await;
         assert_eq!(driver.grants_since(start, "owing").await, []);
     }
+    driver.put("tpm", MINUTE, 10).await;
+    driver.does(MAIN, vec![grant("owing", 10, terms(1))]).await;
+    let lease = driver.admit(&[("owing", 5)]).await;
+    let is_denied = async |number| {
+        let before = driver.grants_since(start, "owing").await;
+        let answer = driver.extend(lease, number, add(&[("owing", 30), ("tpm", 11)])).await;
+        assert!(matches!(answer, ExtendAnswer::Denied { .. }), "{answer:?}");
+        assert_eq!(driver.grants_since(start, "owing").await, before, "growth that returns covers no debt");
+    };
+    is_denied(1).await;
+    driver.does(MAIN, vec![retire("owing", 20)]).await;
+    is_denied(2).await;
+    driver.complete(lease, &[("owing", 0)]).await;
+    assert_eq!(driver.grants_since(start, "owing").await, [(128, None, -10, 0)]);
     driver.is_balanced().await;
 }
 
